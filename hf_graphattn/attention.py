@@ -1,0 +1,153 @@
+"""The one function that a patched model's attention modules call, and how it is registered.
+
+attention module -> graph_attn(module, q, k, v, mask, ...)
+    no filter (cross-attention, a layer not chosen) -> plain attention
+    else  attend = backend(q, k, mask ...)          # attend(x) = A x
+          out    = module.graph_filter(attend, v)   # H V
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.utils.output_capturing import _active_collector
+
+from . import backends, masks
+from .backends import AttentionInputs
+from .errors import GraphAttentionError
+
+NAME = "graph_attn"  # of the attention function, of the mask function, and in config.json
+FILTER = "graph_filter"  # the filter's name in its attention module; None: deliberately plain
+
+logger = logging.getLogger("hf_graphattn")
+
+
+def graph_attn(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function registered with transformers as "graph_attn".
+
+    query (B, H, Nq, D); key, value (B, H or fewer, Nk, D); masks as in `masks.merge`. Returns the
+    output (B, Nq, H, D), and, when the call records attentions, the filtered matrix H
+    (B, H, Nq, Nk), else None.
+
+    Raises:
+        GraphAttentionError: the model was not loaded with its filters; keys from a cache; an
+            argument that changes the attention in a way this function does not compute.
+    """
+    graph_filter = _filter_of(module)
+    for name in ("softcap", "s_aux"):
+        if kwargs.get(name) is not None:
+            raise GraphAttentionError(
+                f"{type(module).__name__} passes {name}={kwargs[name]!r} to its attention, which "
+                f"graph-filter attention does not compute. Unpatch the model."
+            )
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    mask, causal = masks.merge(attention_mask, position_bias, bool(causal), query, key)
+    inputs = AttentionInputs(
+        query=query,
+        key=_one_per_query_head(key, query),
+        mask=mask,
+        causal=causal,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        dropout=dropout,
+    )
+    out, weights = _apply(graph_filter, inputs, _one_per_query_head(value, query), _recording())
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def _apply(
+    graph_filter: Any, inputs: AttentionInputs, value: Tensor, record: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(H V, H if recorded); a module without a filter has H = A."""
+    if graph_filter is None:
+        attend = backends.make("eager" if record else "sdpa", inputs)
+        return attend(value), attend.matrix if record else None
+    if inputs.query.shape[-2] != inputs.key.shape[-2]:
+        raise GraphAttentionError(
+            f"the attention has {inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys: "
+            f"keys from a cache. The filter needs rows of A whose queries are gone, so cached "
+            f"generation would be wrong. Pass use_cache=False (also to generate)."
+        )
+    name = backends.choose(graph_filter.backend, graph_filter.backends, inputs)
+    if record and name != "eager":
+        _say_attentions_need_eager(name)
+        name = "eager"
+    attend = backends.make(name, inputs)
+    return graph_filter(attend, value), graph_filter.matrix(attend, value) if record else None
+
+
+def before_attention(module: Any, args: Any) -> None:
+    """Forward pre-hook of every attention module with a filter: the filter must be reached.
+
+    Raises:
+        GraphAttentionError: the model's attention implementation was changed under the filter.
+    """
+    implementation = module.config._attn_implementation
+    if implementation != NAME:
+        raise GraphAttentionError(
+            f"this model is patched with a graph filter, but its attention implementation was set "
+            f"to {implementation!r}, which would drop the filter without a word. Call "
+            f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
+            f"patch_model(model, config, backend=...)."
+        )
+
+
+def register() -> None:
+    """Make "graph_attn" known to transformers: the attention function and its mask function."""
+    AttentionInterface.register(NAME, graph_attn)
+    AttentionMaskInterface.register(NAME, masks.graph_attn_mask)
+
+
+def _filter_of(module: nn.Module) -> Any:
+    try:
+        return getattr(module, FILTER)
+    except AttributeError:
+        raise GraphAttentionError(
+            f"{type(module).__name__} has no graph filter, though its model's config says that it "
+            f"was patched: the model was loaded without its filters. Load it with "
+            f"hf_graphattn.from_pretrained(path)."
+        ) from None
+
+
+def _recording() -> bool:
+    """Whether the call under way collects attentions (`output_attentions=True`, or the config's).
+
+    Read from the collector that transformers' own recording hooks read: several models (GPT-2)
+    keep the argument from their attention modules.
+    """
+    collected = _active_collector.get()
+    return collected is not None and any(key.endswith("attentions") for key in collected)
+
+
+def _one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
+    """Keys or values repeated for grouped-query attention: one head per query head."""
+    groups = query.shape[1] // states.shape[1]
+    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
+
+
+def _say_attentions_need_eager(name: str) -> None:
+    if not torch.compiler.is_compiling():
+        _warn_once(
+            f"output_attentions=True needs the attention matrix, which backend {name!r} never "
+            f"forms: the calls that ask for it use 'eager'."
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)

@@ -1,0 +1,72 @@
+"""What one call of an attention layer has, and A made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """The arguments of one call of an attention layer, in one form.
+
+    query (B, H, Nq, D) and key (B, H, Nk, D). `mask` is None, boolean (True = attend) or additive
+    floating point, broadcastable to (B, H, Nq, Nk); `causal` is only ever True without a mask.
+    """
+
+    query: Tensor
+    key: Tensor
+    mask: Tensor | None
+    causal: bool
+    scaling: float
+    dropout: float
+
+
+def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tensor:
+    """`A = dropout(softmax(Q K^T * scaling + mask))`, (B, H, rows, Nk), in the query's dtype.
+
+    A query row that may attend nowhere is all zero, as in torch's fused kernels.
+    """
+    query = inputs.query[:, :, rows]
+    scores = (query * inputs.scaling) @ inputs.key.mT
+    mask = _rows_of(inputs, rows)
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    elif mask is not None:
+        scores = scores + mask
+    matrix = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    matrix = matrix.to(query.dtype)
+    if mask is not None and mask.dtype == torch.bool:
+        matrix = matrix * mask.any(-1, keepdim=True)
+    return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
+
+
+def _rows_of(inputs: AttentionInputs, rows: slice) -> Tensor | None:
+    if inputs.causal:
+        device = inputs.query.device
+        positions = torch.arange(inputs.query.shape[-2], device=device)[rows]
+        return positions[:, None] >= torch.arange(inputs.key.shape[-2], device=device)
+    mask = inputs.mask
+    return mask if mask is None or mask.shape[-2] == 1 else mask[..., rows, :]
+
+
+class Attention:
+    """One call's attention. On its own it has inputs only: for variants with their own kernel."""
+
+    name: ClassVar[str] = "blockwise"
+
+    def __init__(self, inputs: AttentionInputs) -> None:
+        self.inputs = inputs
+
+    @property
+    def matrix(self) -> Tensor:
+        """A, (B, H, Nq, Nk): kept by the eager backend alone."""
+        raise NotImplementedError(f"backend {self.name!r} keeps no attention matrix")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`A x`, (B, H, Nq, D) from (B, H, Nk, D)."""
+        raise NotImplementedError(f"backend {self.name!r} leaves A x to the variant's kernel")

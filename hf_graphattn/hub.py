@@ -1,0 +1,193 @@
+"""Loading a patched model from a folder or the hub.
+
+Saving needs nothing of ours: `model.save_pretrained` writes the filters with the weights, and
+`config.json` says what was patched. Loading is plain class, patch, then the filter tensors,
+strictly: none missing, none left over, every shape right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+import transformers
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file
+
+from .attention import FILTER
+from .errors import GraphAttentionError, refusal
+from .patching import FORMAT, filter_parameters, patch_model
+from .variants import VariantConfig, variant_from_dict
+
+# What from_pretrained of transformers says about where the files are; the rest is about the model.
+HUB_ARGUMENTS = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+)
+
+
+def from_pretrained(
+    path_or_repo: str | os.PathLike[str],
+    *,
+    auto_class: Any = None,
+    backend: str = "auto",
+    **kwargs: Any,
+) -> PreTrainedModel:
+    """A patched model as `save_pretrained` left it, from a folder or a hub repository.
+
+    Args:
+        path_or_repo: a folder, or "user/repository".
+        auto_class: the class to load, `AutoModelForSequenceClassification` or a model class; by
+            default the class that the checkpoint names.
+        backend: as in `patch_model`.
+        kwargs: as transformers' `from_pretrained`: dtype, device_map, revision, token ...
+
+    Raises:
+        GraphAttentionError: the checkpoint is plain, of a newer format or of an unknown variant;
+            a filter tensor is missing, misshapen or left over; `attn_implementation` is given.
+    """
+    if "attn_implementation" in kwargs:
+        raise GraphAttentionError(
+            f"attn_implementation is {kwargs['attn_implementation']!r}; allowed: nothing, since a "
+            f"patched model has its own. Use backend=... to choose how it is computed."
+        )
+    path = os.fspath(path_or_repo)
+    where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+    config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **where)
+    variant = read_variant(config, path)
+    tensors = _filter_tensors(path, where)
+    model = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
+    patch_model(model, variant, backend=backend)
+    _load_filters(model, tensors, path)
+    return model
+
+
+def read_variant(config: PreTrainedConfig, path: str) -> VariantConfig:
+    """What `config.graph_attn` describes.
+
+    Raises:
+        GraphAttentionError: there is none, or it is not one that this version can read.
+    """
+    saved = getattr(config, "graph_attn", None)
+    if saved is None:
+        raise GraphAttentionError(
+            f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Load it with "
+            f"transformers and call patch_model(model, config)."
+        )
+    if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
+        raise refusal(f"'graph_attn' in {path!r}", saved, f"an object with 'format': {FORMAT}")
+    if saved["format"] > FORMAT:
+        raise refusal(
+            f"the format of 'graph_attn' in {path!r}",
+            saved["format"],
+            f"at most {FORMAT}",
+            f"It was saved by hf_graphattn {saved.get('hf_graphattn')}: upgrade hf_graphattn.",
+        )
+    return variant_from_dict(saved)
+
+
+def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
+    names = config.architectures or []
+    cls = getattr(transformers, names[0], None) if names else None
+    if cls is None:
+        raise refusal(
+            f"'architectures' in the config.json of {path!r}",
+            names,
+            "a model class of transformers",
+            "Pass auto_class=AutoModelFor... to choose one.",
+        )
+    return cls
+
+
+def _load_plain(
+    path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]
+) -> PreTrainedModel:
+    for name in ("graph_attn", "attn_implementation"):
+        config.__dict__.pop(name, None)
+    config._attn_implementation = None  # the plain class chooses its own, then is patched
+    if hasattr(cls, "_model_mapping"):  # an Auto class: the class that it would choose
+        cls = cls._model_mapping[type(config)]
+    # The filter tensors are unexpected to the plain class. Only a subclass can tell transformers
+    # not to report them; the model gets its own class back at once.
+    ignored = [*(cls._keys_to_ignore_on_load_unexpected or ()), rf"\.{FILTER}\."]
+    quiet: Any = type(
+        cls.__name__,
+        (cls,),
+        {"_keys_to_ignore_on_load_unexpected": ignored, "__module__": cls.__module__},
+    )
+    loaded = quiet.from_pretrained(path, config=config, **kwargs)
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    model.__class__ = cls
+    return model
+
+
+def _filter_tensors(path: str, where: dict[str, Any]) -> dict[str, Tensor]:
+    """The filters' tensors of a checkpoint, read from its safetensors file or shards."""
+    index = cached_file(
+        path, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **where
+    )
+    if index is None:
+        names = [SAFE_WEIGHTS_NAME]
+    else:
+        with open(index, encoding="utf-8") as file:
+            weight_map = json.load(file)["weight_map"]
+        names = sorted({shard for key, shard in weight_map.items() if _is_filter_key(key)})
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        shard = cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+        if shard is None:
+            raise GraphAttentionError(
+                f"{path!r} has no {name}: hf_graphattn reads safetensors only."
+            )
+        with safe_open(shard, framework="pt") as file:
+            tensors |= {key: file.get_tensor(key) for key in file if _is_filter_key(key)}
+    return tensors
+
+
+def _is_filter_key(key: str) -> bool:
+    return f".{FILTER}." in key
+
+
+def _load_filters(model: PreTrainedModel, tensors: dict[str, Tensor], path: str) -> None:
+    parameters = dict(filter_parameters(model))
+    tensors = {_own_name(key, model, parameters): tensor for key, tensor in tensors.items()}
+    missing = sorted(parameters.keys() - tensors.keys())
+    left_over = sorted(tensors.keys() - parameters.keys())
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, not {tuple(parameters[name].shape)}"
+        for name in sorted(parameters.keys() & tensors.keys())
+        if tensors[name].shape != parameters[name].shape
+    ]
+    if missing or left_over or wrong:
+        raise GraphAttentionError(
+            f"the filters of {path!r} do not fit its config.json. Missing: {_few(missing)}. "
+            f"Left over: {_few(left_over)}. Misshapen: {_few(wrong)}. The checkpoint is damaged or "
+            f"its config.json was edited: save the model again."
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+
+
+def _own_name(key: str, model: nn.Module, parameters: dict[str, nn.Parameter]) -> str:
+    """The model's name for a checkpoint's tensor: a head prefixes its base model's names."""
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    for name in (key, key.removeprefix(prefix), prefix + key):
+        if name in parameters:
+            return name
+    return key
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more if names else "none"

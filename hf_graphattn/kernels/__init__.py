@@ -1,0 +1,1 @@
+"""Kernels of the variants that fused attention cannot compute. Plain torch in, plain torch out."""

@@ -1,0 +1,196 @@
+"""Putting filters into a model, and taking them out again.
+
+`patch_model` checks everything and builds every filter before it touches the model: after an
+error the model is as it was. The model keeps its class, its modules and its parameters; each
+self-attention module gains a submodule `graph_filter` and a forward pre-hook, the config the name
+of the attention function and one JSON object, `config.graph_attn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from . import backends
+from .architectures import AttentionModule, attention_modules, supported, unknown_attention
+from .attention import FILTER, NAME, before_attention
+from .errors import GraphAttentionError, refusal
+from .variants import GraphFilter, VariantConfig, variant_configs, variant_to_dict
+from .version import __version__
+
+FORMAT = 1  # of the JSON object in config.json
+UNDO = "_graph_attn_undo"  # on the patched model: [(config, its attention implementation)]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -> Model:
+    """Turn the self-attention of `model` into the graph filter of `config`, in place.
+
+    Args:
+        model: a transformers model of a supported architecture, with or without a head.
+        config: `GFSAConfig(...)`, `PLaTConfig(...)`, `LaplacianConfig(...)` ...
+        backend: how the attention is computed: "auto", "eager" (keeps A), "sdpa" (fused passes).
+
+    Returns:
+        The model itself.
+
+    Raises:
+        GraphAttentionError: a bad argument, a model that is patched already, that has no
+            attention, or whose architecture is not supported. The model is then as it was.
+    """
+    _check_arguments(model, config)
+    modules = attention_modules(model)
+    chosen = _choose_layers(_self_attention(model, modules), config)
+    filters = [_build(config, layer) for layer in chosen]
+    for graph_filter in filters:
+        graph_filter.backend = backends.check(backend, graph_filter.backends)
+    _attach(model, config, modules, dict(zip((m.name for m in chosen), filters, strict=True)))
+    return model
+
+
+def unpatch_model(model: Model) -> Model:
+    """Take the filters out again: the original model, bit for bit. Returns the model.
+
+    Raises:
+        GraphAttentionError: the model is not patched.
+    """
+    owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
+    if not owners:
+        raise GraphAttentionError(
+            f"{type(model).__name__} is not patched. is_patched(model) tells; patch_model patches."
+        )
+    for attention in attention_modules(model):
+        _detach(attention.module)
+    for owner in owners:
+        for config, implementation in owner.__dict__.pop(UNDO):
+            config._attn_implementation = implementation
+        del owner.config.attn_implementation, owner.config.graph_attn
+    return model
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model, or a part of it, carries graph filters."""
+    return bool(graph_filters(model))
+
+
+def graph_filters(model: nn.Module) -> dict[str, nn.Module]:
+    """The filters: qualified name of the attention module -> its filter, in model order."""
+    return {
+        name: module._modules[FILTER]
+        for name, module in model.named_modules()
+        if module._modules.get(FILTER) is not None
+    }
+
+
+def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """(qualified name, parameter) of every learned scalar: to freeze, count, or group them."""
+    for name, graph_filter in graph_filters(model).items():
+        for own_name, parameter in graph_filter.named_parameters():
+            yield f"{name}.{FILTER}.{own_name}", parameter
+
+
+def _check_arguments(model: object, config: object) -> None:
+    if not isinstance(config, VariantConfig):
+        allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())
+        raise refusal("config", config, allowed)
+    if not isinstance(model, nn.Module):
+        raise refusal("model", type(model).__name__, "a transformers model")
+    if is_patched(model):
+        raise GraphAttentionError(
+            f"{type(model).__name__} is patched already. Call unpatch_model(model) first."
+        )
+    if not isinstance(model, PreTrainedModel):
+        raise refusal(
+            "model", type(model).__name__, "a transformers PreTrainedModel", _why_unsupported(model)
+        )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise GraphAttentionError(
+            f"{type(model).__name__} has parameters on the meta device, without values. Load the "
+            f"weights first, then patch."
+        )
+
+
+def _self_attention(model: nn.Module, modules: list[AttentionModule]) -> list[AttentionModule]:
+    layers = [module for module in modules if module.is_self_attention]
+    if not layers:
+        raise GraphAttentionError(
+            f"{type(model).__name__} cannot be patched: {_why_unsupported(model)} Supported "
+            f"architectures: {supported()}."
+        )
+    return layers
+
+
+def _why_unsupported(model: nn.Module) -> str:
+    unknown = unknown_attention(model)
+    if not unknown:
+        return "it has no attention modules."
+    return f"its attention ({', '.join(unknown)}) is in no row of the architecture table."
+
+
+def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list[AttentionModule]:
+    if config.layers is None:
+        return layers
+    count = len(layers)
+    for index in config.layers:
+        if not -count <= index < count:
+            raise refusal(
+                "layers",
+                config.layers,
+                f"indices from {-count} to {count - 1}: the model has {count} self-attention "
+                f"module(s) of its own",
+                "Layers that share one module (ALBERT) share its filter." if count == 1 else "",
+            )
+    wanted = {index % count for index in config.layers}
+    return [layer for i, layer in enumerate(layers) if i in wanted]
+
+
+def _build(config: VariantConfig, layer: AttentionModule) -> GraphFilter:
+    graph_filter = config.build(layer.num_heads)
+    device = next(layer.module.parameters()).device
+    return graph_filter.to(device).train(layer.module.training)
+
+
+def _attach(
+    model: Any,
+    config: VariantConfig,
+    modules: list[AttentionModule],
+    filters: dict[str, GraphFilter],
+) -> None:
+    for attention in modules:
+        # None marks a module as deliberately plain; one without the mark was not patched at all.
+        setattr(attention.module, FILTER, filters.get(attention.name))
+        if attention.name in filters:
+            attention.module.register_forward_pre_hook(before_attention)
+    undo = [(c, c._attn_implementation) for c in _configs(model)]
+    model.__dict__[UNDO] = undo
+    for own_config, _ in undo:
+        own_config._attn_implementation = NAME
+    model.config.attn_implementation = NAME  # written to config.json: plain transformers refuses
+    model.config.graph_attn = to_json(config)
+
+
+def _detach(module: nn.Module) -> None:
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if hook is before_attention:
+            del module._forward_pre_hooks[key]
+    if hasattr(module, FILTER):
+        delattr(module, FILTER)
+
+
+def to_json(config: VariantConfig) -> dict[str, Any]:
+    """What `config.graph_attn` holds."""
+    return {"format": FORMAT, "hf_graphattn": __version__, **variant_to_dict(config)}
+
+
+def _configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
+    found = {id(c): c for m in model.modules() if isinstance(c := _config(m), PreTrainedConfig)}
+    return list(found.values())
+
+
+def _config(module: nn.Module) -> object:
+    return getattr(module, "config", None)

@@ -1,0 +1,191 @@
+"""What every variant is made of: a frozen config, and the filter module that it builds.
+
+A variant's whole contract is `GraphFilter.forward(attend, value)`. Here `attend(x) = A x` with
+`A = softmax(Q K^T * scaling + mask)` of shape (B, H, N, N), and `x` and `value` of shape
+(B, H, N, D). From this one formula come training, `output_attentions` and generation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from hf_graphattn.errors import refusal
+
+
+class Attend(Protocol):
+    """`attend(x) = A x`; what a backend makes for one call of an attention layer."""
+
+    name: str  # the backend's name
+
+    @property
+    def inputs(self) -> Any: ...  # query, key, mask ...: for the variants that need more than A x
+
+    @property
+    def matrix(self) -> Tensor: ...  # A itself, (B, H, N, N), where the backend keeps it
+
+    def __call__(self, x: Tensor) -> Tensor: ...  # (B, H, N, D) -> (B, H, N, D)
+
+
+def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
+    """A config field with its help text, said once for `--help`, the docs and the model card."""
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"help": help})
+
+
+TRAINABLE_HELP = "which scalars are learned, one value a head; the others stay as given"
+LAYERS_HELP = (
+    "which self-attention layers get the filter: indices in model order, negative from the end "
+    "(default: all)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantConfig:
+    """The settings of one variant. Subclasses are frozen dataclasses made known by `register`.
+
+    `scalars` names the fields that hold the filter's scalars: one number, or, where a subclass
+    allows it, several that the heads share evenly. The scalars in `trainable` become float32
+    parameters of shape (num_heads,).
+    """
+
+    variant: ClassVar[str] = ""  # set by `register`
+    scalars: ClassVar[tuple[str, ...]] = ()
+
+    trainable: tuple[str, ...] = setting((), TRAINABLE_HELP, kw_only=True)
+    layers: tuple[int, ...] | None = setting(None, LAYERS_HELP, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in self.scalars:
+            self._set(name, self._checked_scalar(name, getattr(self, name)))
+        self._set("trainable", self._checked_trainable(self.trainable))
+        if self.layers is not None:
+            self._set("layers", self._checked_layers(self.layers))
+
+    def build(self, num_heads: int) -> GraphFilter:
+        """A new filter for an attention layer of `num_heads` heads, scalars at their start."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values (tuples become lists)."""
+        as_json = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in as_json.items()}
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
+        """The config with these settings; a setting that the variant does not have is refused."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise refusal(f"a setting of variant {cls.variant!r}", name, ", ".join(known))
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the dataclass is frozen for everyone else
+
+    def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
+        return finite_number(name, value)
+
+    def _checked_trainable(self, names: Any) -> tuple[str, ...]:
+        allowed = f"a sequence of names out of {', '.join(self.scalars)}"
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise refusal("trainable", names, allowed, f"Write trainable=({names!r},)?")
+        for name in names:
+            if name not in self.scalars:
+                raise refusal("trainable", tuple(names), allowed)
+        return tuple(dict.fromkeys(names))
+
+    def _checked_layers(self, layers: Any) -> tuple[int, ...]:
+        allowed = "None for all layers, or one or more integers"
+        if isinstance(layers, str) or not isinstance(layers, Sequence) or len(layers) == 0:
+            raise refusal("layers", layers, allowed)
+        if not all(is_integer(layer) for layer in layers):
+            raise refusal("layers", tuple(layers), allowed)
+        return tuple(int(layer) for layer in layers)
+
+
+def is_integer(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def finite_number(name: str, value: Any) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise refusal(name, value, "one finite number")
+    return float(value)
+
+
+class GraphFilter(nn.Module):
+    """One attention layer's filter: its scalars, and the formula that uses them.
+
+    A learned scalar is a float32 `nn.Parameter` of shape (num_heads,), whatever dtype the model
+    is cast to: steps of 2e-5 vanish in bfloat16. A fixed scalar is a plain number, or, when heads
+    differ, a buffer that no state dict holds.
+    """
+
+    backends: ClassVar[tuple[str, ...]] = ("sdpa", "eager")  # the backends that can compute it
+    backend: str = "auto"  # what the user asked for; set by `patch_model`
+
+    def __init__(self, config: VariantConfig, num_heads: int) -> None:
+        super().__init__()
+        self.variant_config = config
+        self.num_heads = num_heads
+        for name in config.scalars:
+            value = getattr(config, name)
+            if name in config.trainable:
+                setattr(self, name, nn.Parameter(self._per_head(name, value)))
+            elif isinstance(value, tuple):
+                self.register_buffer(name, self._per_head(name, value), persistent=False)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        """`H V`, (B, H, N, D), from `attend(x) = A x` and the values, (B, H, N, D)."""
+        raise NotImplementedError
+
+    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
+        """`H` itself, (B, H, N, N): what `output_attentions` returns.
+
+        A filter that is linear in the values has it as its output on the identity.
+        """
+        length = value.shape[-2]
+        identity = torch.eye(length, dtype=value.dtype, device=value.device)
+        return self(attend, identity.expand(*value.shape[:2], length, length))
+
+    def scalar(self, name: str) -> float | Tensor:
+        """A scalar ready to multiply (B, H, N, D): a number, or a tensor of shape (H, 1, 1)."""
+        value = getattr(self, name)
+        return value.view(-1, 1, 1) if isinstance(value, Tensor) else value
+
+    def extra_repr(self) -> str:
+        settings = self.variant_config.to_dict()
+        return ", ".join([self.variant_config.variant, *(f"{k}={v}" for k, v in settings.items())])
+
+    def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
+        values = value if isinstance(value, tuple) else (value,)
+        if len(values) > self.num_heads or self.num_heads % len(values):
+            raise refusal(
+                name,
+                value,
+                f"one number, or as many as divide the layer's {self.num_heads} heads evenly",
+            )
+        return torch.tensor(values, dtype=torch.float32).repeat_interleave(
+            self.num_heads // len(values)
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `model.half()` and `model.to(torch.bfloat16)` come through here: the scalars move to the
+        # new device with the model, but keep their precision.
+        tensors = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
+        before = [tensor.detach().clone() for tensor in tensors]
+        super()._apply(fn, recurse)
+        after = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
+        for old, new in zip(before, after, strict=True):
+            if new.dtype.itemsize < old.dtype.itemsize:
+                new.data = old.to(new.device)
+        return self

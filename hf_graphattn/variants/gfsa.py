@@ -1,0 +1,73 @@
+"""GFSA, Graph Filter-based Self-Attention: arXiv 2312.04234, eq. 4 to 6.
+
+    H = w_0 I + w_1 A + w_K (A + (K - 1) (A^2 - A))
+
+The bracket is the paper's first-order approximation of A^K, K being `order`. `A^2` is never
+formed: with y = A V and z = A y, the layer's output H V is
+
+    w_0 V + c_1 y + c_2 z,    c_1 = w_1 + (2 - K) w_K,    c_2 = (K - 1) w_K
+
+two passes of attention, memory linear in the length where a pass is fused.
+
+Attention dropout acts on A before the filter, as in the authors' language code. A backend that
+keeps A drops out once and applies the same matrix twice; two fused passes draw two independent
+masks, an unbiased estimate of the same output with another variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from hf_graphattn.errors import refusal
+
+from . import register
+from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, is_integer, setting
+
+
+@register("gfsa")
+@dataclass(frozen=True)
+class GFSAConfig(VariantConfig):
+    """GFSA (arXiv 2312.04234): `H = w_0 I + w_1 A + w_K (A + (K-1)(A^2 - A))`, K = `order`.
+
+    Plain attention at w_0 = 0, w_1 = 1, w_K = 0, where it starts by default. `order` is 2 to 10
+    in the paper; at 1 the bracket is A and one pass is enough.
+    """
+
+    scalars: ClassVar[tuple[str, ...]] = ("w_0", "w_1", "w_K")
+
+    order: int = setting(3, "K, the power of A that the last term approximates (paper: 2 to 10)")
+    w_0: float = setting(0.0, "weight of the identity")
+    w_1: float = setting(1.0, "weight of A")
+    w_K: float = setting(0.0, "weight of the approximated A^K")
+    trainable: tuple[str, ...] = setting(("w_K",), TRAINABLE_HELP, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_integer(self.order) or self.order < 1:
+            raise refusal("order", self.order, "an integer of at least 1")
+        self._set("order", int(self.order))
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return GFSAFilter(self, num_heads)
+
+
+class GFSAFilter(GraphFilter):
+    """The filter of `GFSAConfig`; see the equations at the top of the file."""
+
+    def __init__(self, config: GFSAConfig, num_heads: int) -> None:
+        super().__init__(config, num_heads)
+        self.order = config.order
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        w_0, w_1, w_K = self.scalar("w_0"), self.scalar("w_1"), self.scalar("w_K")
+        once = attend(value)
+        # Half precision times a float32 scalar is computed in float32 and rounded once, below.
+        out = (w_1 + (2 - self.order) * w_K) * once
+        if self.order > 1:
+            out = out + (self.order - 1) * w_K * attend(once)
+        if isinstance(w_0, Tensor) or w_0 != 0.0:
+            out = out + w_0 * value
+        return out.to(value.dtype) if out.dtype != value.dtype else out

@@ -1,0 +1,43 @@
+"""A - I, the negative graph Laplacian as attention.
+
+"Transformers as Unrolled Inference in Probabilistic Laplacian Eigenmaps" (arXiv 2507.21040),
+sec. 3 and 4.2:
+
+    H = A - step I
+
+The paper has step = 1; step = 0 is plain attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from . import register
+from .base import Attend, GraphFilter, VariantConfig, setting
+
+
+@register("laplacian")
+@dataclass(frozen=True)
+class LaplacianConfig(VariantConfig):
+    """A - I (the negative Laplacian): `H = A - step I`.
+
+    Plain attention at step = 0. The paper trains from scratch with step = 1; a pretrained
+    checkpoint has never seen its values subtracted, so start near 0 there and learn the step.
+    """
+
+    scalars: ClassVar[tuple[str, ...]] = ("step",)
+
+    step: float = setting(1.0, "weight of the identity that is subtracted from A")
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return LaplacianFilter(self, num_heads)
+
+
+class LaplacianFilter(GraphFilter):
+    """The filter of `LaplacianConfig`: `A V - step V`, one pass of attention."""
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        return (attend(value) - self.scalar("step") * value).to(value.dtype)

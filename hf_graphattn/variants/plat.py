@@ -1,0 +1,80 @@
+"""p-LaT, p-Laplacian attention: arXiv 2311.03235, eq. 11 and 12.
+
+    out_x = sum_y A_xy (|v_x - v_y|^2 + eps)^((p - 2) / 2) v_y
+
+Each attention weight is multiplied by a power of the distance between the two values; p = 2 is
+plain attention. The paper gives half of the heads p = 1.5 and the others p = 2.5. The factor is
+not in the softmax's denominator, so rows no longer sum to 1. For p < 2 the diagonal's factor is
+eps^((p - 2) / 2): finite, growing as eps shrinks.
+
+The map is not linear in the values, so attention kernels cannot compute it: `kernels/plat` does.
+Attention dropout acts on A, before the factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from hf_graphattn.errors import refusal
+from hf_graphattn.kernels import plat
+
+from . import register
+from .base import Attend, GraphFilter, VariantConfig, finite_number, setting
+
+
+@register("plat")
+@dataclass(frozen=True)
+class PLaTConfig(VariantConfig):
+    """p-LaT (arXiv 2311.03235): each weight of A times `(|v_x - v_y|^2 + eps)^((p-2)/2)`.
+
+    `p` is one number or several; the heads are split evenly among several, in order. Plain
+    attention at p = 2.
+    """
+
+    scalars: ClassVar[tuple[str, ...]] = ("p",)
+
+    p: float | tuple[float, ...] = setting(
+        (1.5, 2.5), "exponent; several values split the heads evenly among them, in order"
+    )
+    eps: float = setting(1e-3, "added to the squared distance, so that p < 2 stays finite")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        eps = finite_number("eps", self.eps)
+        if eps <= 0:
+            raise refusal("eps", self.eps, "a number above 0")
+        self._set("eps", eps)
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return PLaTFilter(self, num_heads)
+
+    def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            if len(value) == 0:
+                raise refusal(name, value, "one number, or several")
+            return tuple(finite_number(name, item) for item in value)
+        return finite_number(name, value)
+
+
+class PLaTFilter(GraphFilter):
+    """The filter of `PLaTConfig`. It reads the attention's inputs, not only `A x`."""
+
+    backends: ClassVar[tuple[str, ...]] = ("blockwise", "eager")
+
+    def __init__(self, config: PLaTConfig, num_heads: int) -> None:
+        super().__init__(config, num_heads)
+        self.eps = config.eps
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        p = self.scalar("p")
+        if attend.name == "eager":
+            return plat.naive(attend.matrix, value, p, self.eps)
+        return plat.blockwise(attend.inputs, value, p, self.eps)
+
+    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
+        """The weights after the factor, (B, H, N, N); times the values, the output."""
+        return plat.weights(attend.matrix, value, value, self.scalar("p"), self.eps)

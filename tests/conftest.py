@@ -1,0 +1,10 @@
+"""Settings of every test run: no network, few threads, our dependencies' deprecations seen."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # else each hub call costs seconds of retries
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+torch.set_num_threads(1)  # pytest-xdist runs one process a core

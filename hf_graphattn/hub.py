@@ -63,7 +63,10 @@ def from_pretrained(
         )
     path = os.fspath(path_or_repo)
     where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **where)
+    config = kwargs.pop("config", None)
+    if config is None:  # arguments that are settings of the config (num_labels) go there
+        config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
+        kwargs |= where
     variant = read_variant(config, path)
     tensors = _filter_tensors(path, where)
     model = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
@@ -150,7 +153,8 @@ def _filter_tensors(path: str, where: dict[str, Any]) -> dict[str, Tensor]:
                 f"{path!r} has no {name}: hf_graphattn reads safetensors only."
             )
         with safe_open(shard, framework="pt") as file:
-            tensors |= {key: file.get_tensor(key) for key in file if _is_filter_key(key)}
+            keys = [key for key in file.keys() if _is_filter_key(key)]  # noqa: SIM118 (no dict)
+            tensors |= {key: file.get_tensor(key) for key in keys}
     return tensors
 
 

@@ -1,0 +1,168 @@
+"""Save, load, and what a folder must hold: bit-equal logits, strict filters, nothing pickled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from tiny import HEADED, MODELS, inputs
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+import hf_graphattn as ga
+
+CONFIGS = {
+    "gfsa": ga.GFSAConfig(order=4, w_0=-0.01, trainable=("w_0", "w_K")),
+    "plat": ga.PLaTConfig(trainable=("p",)),
+    "laplacian": ga.LaplacianConfig(step=0.3),
+}
+
+
+def patched(architecture: str, variant: str = "gfsa", **build: object):
+    model = ga.patch_model(MODELS[architecture](**build), CONFIGS[variant])
+    with torch.no_grad():
+        for _, parameter in ga.filter_parameters(model):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("variant", CONFIGS)
+@pytest.mark.parametrize("architecture", MODELS)
+def test_a_saved_model_comes_back_bit_for_bit(architecture: str, variant: str, tmp_path: Path):
+    model = patched(architecture, variant)
+    batch = inputs(model, "right")
+    model.save_pretrained(tmp_path)
+    loaded = ga.from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert not loaded.training
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    assert loaded.config.graph_attn == model.config.graph_attn
+
+
+def test_a_folder_holds_safetensors_and_json_only(tmp_path: Path):
+    patched("BERT").save_pretrained(tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".safetensors", ".json"}
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["attn_implementation"] == "graph_attn"
+    assert saved["graph_attn"] == {
+        "format": 1,
+        "hf_graphattn": ga.__version__,
+        "variant": "gfsa",
+        "settings": CONFIGS["gfsa"].to_dict(),
+    }
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        name = "bert.encoder.layer.0.attention.self.graph_filter.w_K"
+        assert file.get_tensor(name).shape == (4,)
+
+
+def test_loading_says_nothing_of_the_filters_but_keeps_the_other_reports(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    patched("BERT", head="Model").save_pretrained(tmp_path)
+    caplog.set_level("WARNING", logger="transformers")
+    import transformers
+
+    transformers.logging.enable_propagation()
+    try:
+        ga.from_pretrained(tmp_path)
+        assert "graph_filter" not in caplog.text
+        ga.from_pretrained(tmp_path, auto_class=AutoModelForSequenceClassification)
+    finally:
+        transformers.logging.disable_propagation()
+    assert "classifier.weight" in caplog.text  # a new head is still reported
+    assert "graph_filter" not in caplog.text
+
+
+def test_base_and_head_load_each_others_filters(tmp_path: Path):
+    headed = patched("BERT")
+    headed.save_pretrained(tmp_path / "headed")
+    base = ga.from_pretrained(tmp_path / "headed", auto_class=AutoModel)
+    batch = inputs(headed, "left")
+    expected = headed(**batch, output_hidden_states=True).hidden_states[-1]
+    assert torch.equal(base(**batch).last_hidden_state, expected)
+
+    base.save_pretrained(tmp_path / "base")
+    again = ga.from_pretrained(
+        tmp_path / "base", auto_class=AutoModelForSequenceClassification, num_labels=5
+    )
+    assert again.config.num_labels == 5
+    hidden = again(**batch, output_hidden_states=True).hidden_states[-1]
+    assert torch.equal(hidden, expected)
+
+
+def test_sharded_checkpoints(tmp_path: Path):
+    model = patched("GPT-2")
+    model.save_pretrained(tmp_path, max_shard_size="40KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    batch = inputs(model)
+    assert torch.equal(ga.from_pretrained(tmp_path)(**batch)[0], model(**batch)[0])
+
+
+def test_half_precision_keeps_the_scalars_exactly(tmp_path: Path):
+    model = patched("BERT").to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    loaded = ga.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert loaded.dtype == torch.bfloat16
+    for (name, saved), (_, read) in zip(
+        ga.filter_parameters(model), ga.filter_parameters(loaded), strict=True
+    ):
+        assert read.dtype == torch.float32, name
+        assert torch.equal(saved, read), name
+
+
+def test_the_loaded_model_trains_saves_and_unpatches(tmp_path: Path):
+    model = patched("T5")
+    model.save_pretrained(tmp_path / "once")
+    loaded = ga.from_pretrained(tmp_path / "once", backend="eager")
+    loaded.save_pretrained(tmp_path / "twice")
+    once, twice = (
+        json.loads((tmp_path / n / "config.json").read_text()) for n in ("once", "twice")
+    )
+    assert once == twice
+    batch = inputs(model)
+    assert torch.allclose(loaded(**batch)[0], model(**batch)[0], atol=1e-5)
+    plain, original = ga.unpatch_model(loaded), MODELS["T5"]()
+    original.load_state_dict(plain.state_dict())
+    assert torch.equal(plain(**batch)[0], original(**batch)[0])
+    assert not hasattr(plain.config, "graph_attn")
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_unpatching_restores_the_original_bit_for_bit(architecture: str):
+    for implementation in ("sdpa", "eager"):
+        model = MODELS[architecture](attn_implementation=implementation)
+        batch = inputs(model, "left")
+        logits = model(**batch)[0]
+        config = model.config.to_dict()
+        names = [name for name, _ in model.named_modules()]
+        ga.patch_model(model, CONFIGS["gfsa"])
+        assert model.config.to_dict() != config
+        assert ga.unpatch_model(model) is model
+        assert torch.equal(model(**batch)[0], logits)
+        assert model.config.to_dict() == config
+        assert model.config._attn_implementation == implementation
+        assert [name for name, _ in model.named_modules()] == names
+        assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_head_of_every_kind_is_patched_and_loaded(tmp_path: Path):
+    heads = {
+        "BERT": ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"],
+        "GPT-2": ["ForSequenceClassification", "DoubleHeadsModel"],
+        "T5": ["EncoderModel", "ForSequenceClassification"],
+        "BART": ["ForSequenceClassification", "ForCausalLM"],
+    }
+    for architecture, names in heads.items():
+        assert HEADED[architecture] not in names
+        for head in names:
+            model = patched(architecture, head=head)
+            model.save_pretrained(tmp_path / architecture / head)
+            loaded = ga.from_pretrained(tmp_path / architecture / head)
+            assert type(loaded) is type(model)
+            state = loaded.state_dict()
+            assert all(
+                torch.equal(state[name], saved) for name, saved in model.state_dict().items()
+            )

@@ -33,15 +33,20 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
     """
     query = inputs.query[:, :, rows]
     scores = (query * inputs.scaling) @ inputs.key.mT
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     mask = _rows_of(inputs, rows)
-    if mask is not None and mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    elif mask is not None:
-        scores = scores + mask
-    matrix = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    if mask is None:
+        matrix = scores.softmax(-1)
+    else:
+        lowest = torch.finfo(scores.dtype).min
+        if mask.dtype == torch.bool:
+            allowed = mask
+            scores = scores.masked_fill(~mask, lowest)
+        else:
+            allowed = ~mask.isneginf()
+            scores = (scores + mask).clamp_min(lowest)  # no row of the softmax may be NaN
+        matrix = scores.softmax(-1) * allowed.any(-1, keepdim=True)
     matrix = matrix.to(query.dtype)
-    if mask is not None and mask.dtype == torch.bool:
-        matrix = matrix * mask.any(-1, keepdim=True)
     return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
 
 

@@ -77,4 +77,4 @@ class PLaTFilter(GraphFilter):
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """The weights after the factor, (B, H, N, N); times the values, the output."""
-        return plat.weights(attend.matrix, value, value, self.scalar("p"), self.eps)
+        return plat.weights(attend.matrix, value, self.scalar("p"), self.eps)

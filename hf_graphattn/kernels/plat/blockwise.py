@@ -44,5 +44,4 @@ def _rows(
     inputs: AttentionInputs, value: Tensor, p: float | Tensor, eps: float, start: int, stop: int
 ) -> Tensor:
     matrix = attention_matrix(inputs, slice(start, stop))
-    factored = weights(matrix, value[:, :, start:stop], value, p, eps)
-    return (factored @ value).to(value.dtype)
+    return (weights(matrix, value, p, eps, start) @ value).to(value.dtype)

@@ -1,0 +1,119 @@
+"""VARIANT_CASES: one row a variant, with its formula in plain float64.
+
+The formulas are read from the papers, row by row and head by head; no line calls the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import hf_graphattn as ga
+
+# (A (B, H, N, N), V (B, H, N, D), name -> scalars (H,)) -> output (B, H, N, D)
+Formula = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class VariantCase:
+    """A variant as the tests meet it.
+
+    config: settings far from neutral, every scalar learned. neutral: at plain attention.
+    start: the scalars that the tests give it, a function of the number of heads.
+    backends: every backend that can compute it.
+    """
+
+    config: ga.VariantConfig
+    neutral: ga.VariantConfig
+    start: Callable[[int], dict[str, Tensor]]
+    formula: Formula
+    backends: tuple[str, ...]
+
+
+def attention(
+    query: Tensor, key: Tensor, scaling: float, mask: Tensor | None, causal: bool
+) -> Tensor:
+    """A, (B, H, N, N): a row that may attend nowhere is zero."""
+    batch, heads, length, _ = query.shape
+    matrix = torch.zeros(batch, heads, length, length, dtype=query.dtype)
+    for b in range(batch):
+        for h in range(heads):
+            for x in range(length):
+                scores = (key[b, h] @ query[b, h, x]) * scaling
+                allowed = torch.ones(length, dtype=torch.bool)
+                if causal:
+                    allowed[x + 1 :] = False
+                if mask is not None:
+                    row = mask.expand(batch, heads, length, length)[b, h, x]
+                    if row.dtype == torch.bool:
+                        allowed = allowed & row
+                    else:
+                        allowed, scores = allowed & (row > float("-inf")), scores + row
+                if allowed.any():
+                    matrix[b, h, x, allowed] = scores[allowed].softmax(0)
+    return matrix
+
+
+def gfsa(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2312.04234, eq. 4 to 6, for order 4, with A^2 formed."""
+    order, out = 4, torch.zeros_like(value)
+    for h in range(value.shape[1]):
+        for b in range(value.shape[0]):
+            a, v = matrix[b, h], value[b, h]
+            power = a + (order - 1) * (a @ a - a)
+            w_0, w_1, w_K = (scalars[name][h] for name in ("w_0", "w_1", "w_K"))
+            out[b, h] = w_0 * v + w_1 * (a @ v) + w_K * (power @ v)
+    return out
+
+
+def plat(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2311.03235, eq. 11 and 12, with eps = 0.01: row by row, differences taken."""
+    out = torch.zeros_like(value)
+    for h, p in enumerate(scalars["p"]):
+        for b in range(value.shape[0]):
+            for x in range(value.shape[2]):
+                distance = ((value[b, h, x] - value[b, h]) ** 2).sum(-1) + 1e-2
+                weight = matrix[b, h, x] * distance ** ((p - 2) / 2)
+                out[b, h, x] = weight @ value[b, h]
+    return out
+
+
+def laplacian(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2507.21040, sec. 4.2: A - step I."""
+    out = torch.zeros_like(value)
+    for h, step in enumerate(scalars["step"]):
+        for b in range(value.shape[0]):
+            out[b, h] = matrix[b, h] @ value[b, h] - step * value[b, h]
+    return out
+
+
+VARIANT_CASES: dict[str, VariantCase] = {
+    "gfsa": VariantCase(
+        config=ga.GFSAConfig(order=4, w_0=-0.3, w_1=0.8, trainable=("w_0", "w_1", "w_K")),
+        neutral=ga.GFSAConfig(order=4, trainable=("w_0", "w_1", "w_K")),
+        start=lambda heads: {
+            "w_0": torch.linspace(-0.5, 0.5, heads),
+            "w_1": torch.linspace(0.5, 1.5, heads),
+            "w_K": torch.linspace(0.4, -0.4, heads) + 0.1,
+        },
+        formula=gfsa,
+        backends=("eager", "sdpa"),
+    ),
+    "laplacian": VariantCase(
+        config=ga.LaplacianConfig(trainable=("step",)),
+        neutral=ga.LaplacianConfig(step=0.0, trainable=("step",)),
+        start=lambda heads: {"step": torch.linspace(-0.5, 1.5, heads)},
+        formula=laplacian,
+        backends=("eager", "sdpa"),
+    ),
+    "plat": VariantCase(
+        config=ga.PLaTConfig(p=1.5, eps=1e-2, trainable=("p",)),
+        neutral=ga.PLaTConfig(p=2.0, trainable=("p",)),
+        start=lambda heads: {"p": torch.linspace(1.2, 2.9, heads)},
+        formula=plat,
+        backends=("blockwise", "eager"),
+    ),
+}

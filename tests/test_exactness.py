@@ -1,0 +1,277 @@
+"""Whole models against the published form, and what exactness promises besides.
+
+float32: 1e-4 on logits, 1e-4 of the largest on gradients. The tiny T5's states reach 80, so a
+tensor above 1 is allowed 1e-4 of its largest value. float64: the same at 1e-9.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import published
+import pytest
+import torch
+from tiny import HEADS, MODELS, inputs, self_attention_count
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import hf_graphattn as ga
+
+ALL = ("w_0", "w_1", "w_K")
+ORDER = 4
+TOLERANCE = 1e-4
+DROPOUT = {
+    "ALBERT": "attention_probs_dropout_prob",
+    "BART": "attention_dropout",
+    "BERT": "attention_probs_dropout_prob",
+    "GPT-2": "attn_pdrop",
+    "PLBART": "attention_dropout",
+    "RoBERTa": "attention_probs_dropout_prob",
+    "T5": "dropout_rate",
+}
+NEUTRAL = {
+    "gfsa": ga.GFSAConfig(order=5, trainable=ALL),
+    "laplacian": ga.LaplacianConfig(step=0.0, trainable=("step",)),
+    "plat": ga.PLaTConfig(p=2.0, trainable=("p",)),
+}
+
+
+def pair(
+    architecture: str, backend: str, order: int = ORDER, **settings: object
+) -> tuple[PreTrainedModel, dict[str, published.Coefficients], PreTrainedModel]:
+    """(model with the published form, its coefficients, patched model with the same ones)."""
+    torch.manual_seed(0)
+    model = MODELS[architecture](**settings)
+    patched = copy.deepcopy(model)
+    own = published.attach(model, architecture, HEADS, order)
+    ga.patch_model(patched, ga.GFSAConfig(order=order, trainable=ALL), backend=backend)
+    filters = ga.graph_filters(patched)
+    assert filters.keys() == own.keys()
+    assert len(own) == self_attention_count(architecture)
+    with torch.no_grad():
+        for name, coefficients in own.items():
+            for scalar in ALL:
+                getattr(filters[name], scalar).copy_(getattr(coefficients, scalar))
+    return model, own, patched
+
+
+def outputs(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[Tensor]:
+    """The logits and every layer's states, at the positions that are not padding."""
+    found = model(**batch, output_hidden_states=True)
+    prefix = "decoder_" if model.config.is_encoder_decoder else ""
+    states = list(found[f"{prefix}hidden_states"])
+    if model.config.is_encoder_decoder:
+        keep = batch["attention_mask"].bool()
+        encoder = [state[keep] for state in found["encoder_hidden_states"]]
+    else:
+        encoder = []
+    mask = batch.get(f"{prefix}attention_mask")
+    keep = torch.ones(states[0].shape[:2]).bool() if mask is None else mask.bool()
+    logits = found["logits"]
+    logits = logits[keep] if logits.dim() == 3 else logits
+    return [logits, *(state[keep] for state in states), *encoder]
+
+
+def backward(made: list[Tensor]) -> None:
+    """Gradients of a fixed random combination of everything compared."""
+    generator = torch.Generator().manual_seed(7)
+    sum((one * torch.randn(one.shape, generator=generator)).mean() for one in made).backward()
+
+
+def assert_same(got: list[Tensor], expected: list[Tensor], tolerance: float = TOLERANCE) -> None:
+    for one, other in zip(got, expected, strict=True):
+        close_to_largest(one, other, other.abs().max().clamp_min(1.0), tolerance)
+
+
+def close_to_largest(
+    got: Tensor, expected: Tensor, scale: Tensor, tolerance: float = TOLERANCE
+) -> None:
+    assert got.shape == expected.shape
+    assert (got - expected).abs().max() <= tolerance * scale
+
+
+def assert_same_gradients(
+    model: PreTrainedModel,
+    own: dict[str, published.Coefficients],
+    patched: PreTrainedModel,
+    tolerance: float = TOLERANCE,
+) -> None:
+    for scalar in ALL:
+        expected = torch.stack([getattr(c, scalar).grad for c in own.values()])
+        got = torch.stack([getattr(f, scalar).grad for f in ga.graph_filters(patched).values()])
+        assert expected.abs().min() > 0
+        close_to_largest(got, expected, expected.abs().max(), tolerance)
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    largest = torch.stack([gradient.abs().max() for gradient in gradients.values()]).max()
+    parameters = dict(patched.named_parameters())
+    assert len(gradients) > 10
+    for name, gradient in gradients.items():
+        close_to_largest(parameters[name].grad, gradient, largest, tolerance)
+
+
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("architecture", MODELS)
+def test_logits_and_gradients_are_those_of_the_published_form(
+    architecture: str, backend: str, padding: str
+) -> None:
+    model, own, patched = pair(architecture, backend)
+    batch = inputs(model, padding)
+    expected, got = outputs(model, batch), outputs(patched, batch)
+    assert_same(got, expected)
+    backward(expected)
+    backward(got)
+    assert_same_gradients(model, own, patched)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("architecture", MODELS)
+def test_in_float64_the_two_forms_are_the_same_to_rounding(architecture: str, backend: str) -> None:
+    model, own, patched = pair(architecture, backend)
+    batch = inputs(model, "right")
+    for each in (model, patched):
+        each.double()
+    for coefficients in own.values():
+        for scalar in ALL:
+            as_double = getattr(coefficients, scalar).detach().double().requires_grad_()
+            setattr(coefficients, scalar, as_double)
+    expected, got = outputs(model, batch), outputs(patched, batch)
+    assert got[0].dtype == torch.float64
+    assert_same(got, expected, 1e-9)
+    backward(expected)
+    backward(got)
+    assert_same_gradients(model, own, patched, 1e-9)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_the_coefficients_matter_to_the_comparison(backend: str) -> None:
+    model, own, patched = pair("T5", backend)
+    batch = inputs(model)
+    with torch.no_grad():
+        next(iter(own.values())).w_K.mul_(1.1)
+    assert (outputs(model, batch)[0] - outputs(patched, batch)[0]).abs().max() > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "BART"])
+def test_decoder_masks_padded_on_the_left(architecture: str) -> None:
+    """A causal decoder whose first rows may attend nowhere at all."""
+    settings = {"is_decoder": True} if architecture == "BERT" else {}
+    for backend in ("sdpa", "eager"):
+        model, _, patched = pair(architecture, backend, **settings)
+        batch = inputs(model, "left")
+        if architecture == "BART":
+            batch["decoder_attention_mask"] = torch.ones_like(batch["decoder_input_ids"])
+            batch["decoder_attention_mask"][0, :3] = 0
+        # BERT's own logits are read at position 0, which is padding here.
+        first = 1 if architecture == "BERT" else 0
+        assert_same(outputs(patched, batch)[first:], outputs(model, batch)[first:])
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+@pytest.mark.parametrize("architecture", MODELS)
+def test_dropout_acts_once_on_the_kept_matrix(architecture: str, backend: str) -> None:
+    """In training the published form and ours draw the same masks from the same seed."""
+    model, own, patched = pair(architecture, backend, **{DROPOUT[architecture]: 0.3})
+    batch = inputs(model, "right")
+    still = outputs(model, batch)
+    for each in (model, patched):
+        each.train()
+    torch.manual_seed(1)
+    expected = outputs(model, batch)
+    torch.manual_seed(1)
+    got = outputs(patched, batch)
+    assert (expected[0] - still[0]).abs().max() > 100 * TOLERANCE
+    assert_same(got, expected)
+    backward(expected)
+    backward(got)
+    assert_same_gradients(model, own, patched)
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+@pytest.mark.parametrize("variant", NEUTRAL)
+@pytest.mark.parametrize("architecture", MODELS)
+def test_neutral_scalars_give_the_original_logits(
+    architecture: str, variant: str, backend: str
+) -> None:
+    """To 1e-5: another kernel may add in another order."""
+    model = MODELS[architecture]()
+    for padding in ("none", "left", "right"):
+        batch = inputs(model, padding)
+        original = outputs(model, batch)
+        ga.patch_model(model, NEUTRAL[variant], backend=backend)
+        assert_same(outputs(model, batch), original, 1e-5)
+        ga.unpatch_model(model)
+
+
+@pytest.mark.parametrize("config", [ga.GFSAConfig(), ga.LaplacianConfig(step=0.0)])
+@pytest.mark.parametrize("architecture", MODELS)
+def test_neutral_scalars_are_bit_exact_under_the_same_kernel(
+    architecture: str, config: ga.VariantConfig
+) -> None:
+    """The fused pass is the one that the unpatched model makes; w_K = 0 adds a plain zero."""
+    model = MODELS[architecture](attn_implementation="sdpa")
+    batch = inputs(model, "right")
+    original = outputs(model, batch)
+    ga.patch_model(model, config, backend="sdpa")
+    for one, other in zip(original, outputs(model, batch), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("architecture", MODELS)
+def test_output_attentions_are_the_published_matrices(architecture: str, backend: str) -> None:
+    """H of self-attention, whose rows sum to w_0 + w_1 + w_K; A of cross-attention."""
+    model, own, patched = pair(architecture, backend)
+    batch = inputs(model)
+    expected = model(**batch, output_attentions=True)
+    got = patched(**batch, output_attentions=True)
+    kinds = ("encoder_", "decoder_", "cross_") if model.config.is_encoder_decoder else ("",)
+    for kind in kinds:
+        assert len(got[f"{kind}attentions"]) == model.config.num_hidden_layers
+        assert_same(list(got[f"{kind}attentions"]), list(expected[f"{kind}attentions"]))
+    first = next(iter(own.values()))
+    sums = (first.w_0 + first.w_1 + first.w_K)[None, :, None].expand(3, HEADS, -1)
+    row_sums = got[f"{kinds[0]}attentions"][0].sum(-1)
+    torch.testing.assert_close(row_sums, sums.expand_as(row_sums), atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(got.logits, patched(**batch).logits, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_order_one_is_a_weight_on_plain_attention(backend: str) -> None:
+    model, _, patched = pair("GPT-2", backend, order=1)
+    batch = inputs(model, "right")
+    assert_same(outputs(patched, batch), outputs(model, batch))
+
+
+def test_fixed_scalars_equal_learned_ones_of_the_same_value() -> None:
+    values = {"w_0": -0.05, "w_1": 0.9, "w_K": 0.3}
+    model = MODELS["BERT"]()
+    batch = inputs(model, "left")
+    logits = {}
+    for trainable in ((), ("w_K",), ("w_0", "w_1"), ALL):
+        patched = ga.patch_model(
+            copy.deepcopy(model), ga.GFSAConfig(order=3, trainable=trainable, **values)
+        )
+        own_names = {name.split(".")[-1] for name, _ in ga.filter_parameters(patched)}
+        assert own_names == set(trainable)
+        logits[trainable] = patched(**batch).logits
+    for other in logits.values():
+        torch.testing.assert_close(other, logits[ALL], atol=1e-5, rtol=0.0)
+    assert (logits[ALL] - model(**batch).logits).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("layers", "expected"), [((1,), [1]), ((-1, 0), [0, 2]), ((-2, 1), [1])])
+def test_only_the_chosen_layers_differ(layers: tuple[int, ...], expected: list[int]) -> None:
+    """A filter in layer i changes the states after it, and none before."""
+    model = MODELS["BERT"](num_hidden_layers=3)
+    batch = inputs(model, "right")
+    plain = model(**batch, output_hidden_states=True).hidden_states
+    ga.patch_model(model, ga.GFSAConfig(w_K=0.3, layers=layers))
+    assert list(ga.graph_filters(model)) == [
+        f"bert.encoder.layer.{index}.attention.self" for index in expected
+    ]
+    changed = model(**batch, output_hidden_states=True).hidden_states
+    first = expected[0]
+    for index in range(len(plain)):
+        same = torch.allclose(changed[index], plain[index], atol=1e-6)
+        assert same == (index <= first), index

@@ -1,0 +1,71 @@
+"""Sets that must be equal: what is registered, what is tested, what is documented."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from cases import VARIANT_CASES
+from published import SELF_ATTENTION
+from test_exactness import DROPOUT, NEUTRAL
+from tiny import HEADED, MODELS
+
+import hf_graphattn as ga
+from hf_graphattn.architectures import ARCHITECTURES
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+TABLE_ROWS = [line for line in README.splitlines() if line.startswith("|")]
+
+
+def test_every_variant_is_tested_with_the_backends_that_it_has() -> None:
+    assert set(ga.variant_configs()) == set(VARIANT_CASES) == set(NEUTRAL)
+    for name, case in VARIANT_CASES.items():
+        assert type(case.config) is type(case.neutral) is ga.variant_configs()[name]
+        assert set(case.config.trainable) == set(case.config.scalars) == set(case.start(1))
+        assert sorted(case.backends) == sorted(case.config.build(1).backends)
+
+
+def test_every_variant_has_a_public_name() -> None:
+    configs = {config.__name__: config for config in ga.variant_configs().values()}
+    assert {name for name in dir(ga) if name.endswith("Config")} == {*configs, "VariantConfig"}
+    for name, config in configs.items():
+        assert getattr(ga, name) is config
+    assert not hasattr(ga, "HeatConfig")
+
+
+def test_every_variant_has_a_row_in_the_readme() -> None:
+    named = {name for row in TABLE_ROWS for name in re.findall(r"\b\w+Config\b", row)}
+    assert named == {config.__name__ for config in ga.variant_configs().values()}
+
+
+def test_every_architecture_is_tested_and_named_in_the_readme() -> None:
+    names = [row.name for row in ARCHITECTURES]
+    assert len(names) == len(set(names))
+    assert set(names) == set(MODELS) == set(HEADED) == set(SELF_ATTENTION) == set(DROPOUT)
+    assert [name for name in names if not re.search(rf"(?<![\w-]){name}\b", README)] == []
+
+
+def test_every_public_name_exists_and_every_setting_has_its_help() -> None:
+    for name in ga.__all__:
+        assert getattr(ga, name) is not None
+    for config in ga.variant_configs().values():
+        for field in dataclasses.fields(config):
+            assert len(field.metadata["help"]) > 5, (config, field.name)
+
+
+def test_importing_the_library_imports_none_of_its_extras() -> None:
+    """In a fresh process; what transformers itself imports is not ours to forbid."""
+    script = "import sys, transformers, transformers.modeling_utils, transformers.cache_utils\n"
+    script += "import transformers.masking_utils, transformers.utils.output_capturing\n"
+    script += "from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig\n"
+    script += "before = set(sys.modules)\nimport hf_graphattn\n"
+    script += "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.split())
+    assert "hf_graphattn" in imported
+    extras = {"triton", "flash_attn", "datasets", "accelerate", "peft", "tasks", "finetune"}
+    assert imported.isdisjoint(extras)

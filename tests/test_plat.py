@@ -1,0 +1,172 @@
+"""p-LaT: blocks of rows against the whole, its several p, and its distances in low precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import attention
+from cases import plat as formula
+from test_variants import error, inputs_of, mask_of, states
+from torch import Tensor
+
+import hf_graphattn as ga
+from hf_graphattn.backends import AttentionInputs, make
+from hf_graphattn.kernels import plat
+
+
+def leaves(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "left", "full", "additive"])
+@pytest.mark.parametrize("block_rows", [1, 4, 62, 63, 1000])
+def test_blocks_are_the_whole_forward_and_in_every_gradient(block_rows: int, kind: str) -> None:
+    torch.manual_seed(0)
+    probe = torch.randn(2, 2, 63, 8, dtype=torch.float64)
+    mask, causal = mask_of(kind, 2, 63), kind == "causal"
+    mask = mask.double() if kind == "additive" else mask
+    p = torch.tensor([1.5, 2.6], dtype=torch.float64).view(2, 1, 1)
+    tensors = [*(x.double() for x in states(2, 63)), p]
+    results = []
+    for blocks in (None, block_rows):
+        query, key, value, exponent = own = leaves(*tensors)
+        inputs = inputs_of(query, key, mask, causal)
+        if blocks is None:
+            out = plat.naive(make("eager", inputs).matrix, value, exponent, 1e-2)
+        else:
+            out = plat.blockwise(inputs, value, exponent, 1e-2, blocks)
+        gradients = torch.autograd.grad((out * probe).sum(), own)
+        results.append([out, *gradients])
+    for whole, blocked in zip(*results, strict=True):
+        assert whole.abs().max() > 0
+        torch.testing.assert_close(blocked, whole, atol=1e-11, rtol=1e-9)
+
+
+def test_blocks_with_dropout_have_the_right_gradients() -> None:
+    """The backward draws each block's mask again; by finite differences under one seed."""
+    torch.manual_seed(0)
+    query, key, value = leaves(*(x.double() for x in states(2, 6, width=3)))
+    p = torch.tensor([1.5, 2.6], dtype=torch.float64).view(2, 1, 1).requires_grad_()
+
+    def run(query: Tensor, key: Tensor, value: Tensor, p: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return plat.blockwise(inputs_of(query, key, None, False, 0.4), value, p, 1e-2, 2)
+
+    dropped = run(query, key, value, p)
+    undropped = plat.blockwise(inputs_of(query, key, None, False), value, p, 1e-2, 2)
+    assert not torch.allclose(dropped, undropped)
+    assert torch.autograd.gradcheck(run, (query, key, value, p), fast_mode=True)
+
+
+def test_dropout_acts_on_the_attention_before_the_factor() -> None:
+    torch.manual_seed(0)
+    query, key, value = (x.double() for x in states(2, 6))
+    inputs = inputs_of(query, key, None, False, 0.4)
+    graph_filter = ga.PLaTConfig(eps=1e-2).build(2).double()
+    for backend in ("blockwise", "eager"):
+        torch.manual_seed(5)
+        got = graph_filter(make(backend, inputs), value)
+        torch.manual_seed(5)
+        whole = attention(query, key, inputs.scaling, None, False)
+        dropped = torch.nn.functional.dropout(whole, 0.4)
+        assert (dropped == 0).any()
+        expected = formula(dropped, value, {"p": torch.tensor([1.5, 2.5])})
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_blocks_keep_for_the_backward_is_linear_in_the_length() -> None:
+    kept = {}
+    for length in (64, 128):
+        inputs_and_value = leaves(*states(2, length))
+        sizes: dict[int, int] = {}
+        query, key, value = inputs_and_value
+
+        def keep(tensor: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            plat.blockwise(inputs_of(query, key, None, True), value, 1.5, 1e-3, 16)
+        kept[length] = sum(sizes.values())
+    assert kept[128] <= 2.2 * kept[64]
+
+
+def test_the_default_block_size_splits_long_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = []
+    rows = plat.blockwise.__globals__["_rows"]
+
+    def spy(inputs: AttentionInputs, *rest: object) -> Tensor:
+        starts.append(rest[-2:])
+        return rows(inputs, *rest)
+
+    monkeypatch.setitem(plat.blockwise.__globals__, "_rows", spy)
+    monkeypatch.setitem(plat.blockwise.__globals__, "BLOCK_ELEMENTS", 2 * 2 * 10 * 4)
+    query, key, value = states(2, 10)
+    plat.blockwise(inputs_of(query, key, None, False), value, 1.5, 1e-3)
+    assert starts == [(0, 4), (4, 8), (8, 10)]
+
+
+@pytest.mark.parametrize("p", [(1.5,), (1.5, 2.5), (1.2, 2.0, 2.5, 3.0)])
+@pytest.mark.parametrize("trainable", [(), ("p",)])
+def test_heads_are_split_evenly_in_order(p: tuple[float, ...], trainable: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    query, key, value = (x.double() for x in states(4, 7))
+    graph_filter = ga.PLaTConfig(p=p, eps=1e-2, trainable=trainable).build(4).double()
+    per_head = torch.tensor([value for value in p for _ in range(4 // len(p))])
+    assert len(list(graph_filter.parameters())) == len(trainable)
+    inputs = inputs_of(query, key, None, False)
+    expected = formula(attention(query, key, inputs.scaling, None, False), value, {"p": per_head})
+    for backend in ("blockwise", "eager"):
+        got = graph_filter(make(backend, inputs), value)
+        assert error(got, expected) < 1e-6  # 1.2 is a float32 scalar
+
+
+def close_values(kind: str, length: int) -> Tensor:
+    """(2, 4, N, 16): values whose distances cancel when made from dot products."""
+    value = torch.randn(2, 4, length, 16)
+    if kind == "nearly equal":
+        return 1.0 + 1e-3 * value
+    if kind == "offset":
+        return value + 300.0
+    if kind == "repeated tokens":
+        return 3.0 * value[:, :, torch.arange(length) % 5]
+    assert kind == "wide"
+    return 3.0 * value
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6])
+@pytest.mark.parametrize("p", [1.5, 2.5])
+@pytest.mark.parametrize("kind", ["nearly equal", "offset", "repeated tokens", "wide"])
+def test_float32_distances_do_not_cancel(kind: str, p: float, eps: float) -> None:
+    """Against differences in float64: within 4 times what differences in float32 lose."""
+    torch.manual_seed(0)
+    value = close_values(kind, 63)
+    query, key, _ = states(4, 63, width=16)
+    matrix = make("eager", inputs_of(query, key, None, False)).matrix
+
+    def by_differences(matrix: Tensor, value: Tensor) -> Tensor:
+        square = (value[..., :, None, :] - value[..., None, :, :]).square().sum(-1)
+        return matrix * (square + eps) ** ((p - 2.0) / 2.0)
+
+    expected = by_differences(matrix.double(), value.double())
+    got = plat.weights(matrix, value, p, eps)
+    yardstick = error(by_differences(matrix, value), expected)
+    assert error(got, expected) <= 4 * yardstick + torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["blockwise", "eager"])
+def test_half_precision_is_finite_forward_and_backward(backend: str, dtype: torch.dtype) -> None:
+    """Even where all values are equal, and eps is small."""
+    torch.manual_seed(0)
+    for config in (ga.PLaTConfig(eps=1e-6, trainable=("p",)), ga.PLaTConfig(p=1.0)):
+        for value in (torch.ones(2, 4, 7, 8), 30 * torch.randn(2, 4, 7, 8)):
+            graph_filter = config.build(4).to(dtype)
+            query, key, _ = states(4, 7)
+            own = leaves(*(x.to(dtype) for x in (query, key, value)))
+            out = graph_filter(make(backend, inputs_of(own[0], own[1], None, True)), own[2])
+            assert out.dtype == dtype
+            out.float().sum().backward()
+            gradients = [tensor.grad for tensor in (*own, *graph_filter.parameters())]
+            assert all(torch.isfinite(tensor).all() for tensor in (out, *gradients))

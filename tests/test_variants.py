@@ -1,0 +1,192 @@
+"""Each variant's filter against its float64 formula: outputs, every gradient, every backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import VARIANT_CASES, VariantCase, attention
+from tiny import MODELS
+from torch import Tensor
+
+import hf_graphattn as ga
+from hf_graphattn.backends import AttentionInputs, make
+
+MASKS = ("none", "causal", "left", "right", "full", "additive", "additive_full")
+PAIRS = [(name, backend) for name, case in VARIANT_CASES.items() for backend in case.backends]
+
+
+def mask_of(kind: str, heads: int, length: int) -> Tensor | None:
+    """For a batch of two. "full": the second sequence may attend nowhere; "additive" hides by
+    -inf; "additive_full" does both."""
+    if kind in ("none", "causal"):
+        return None
+    if kind.startswith("additive"):
+        bias = torch.randn(2, heads, length, length)
+        hidden = torch.rand(2, 1, length, length) < 0.3
+        hidden.diagonal(dim1=-2, dim2=-1).fill_(False)
+        hidden[1] |= kind == "additive_full"
+        return bias.masked_fill(hidden, float("-inf"))
+    keep = torch.ones(2, 1, length, length, dtype=torch.bool)
+    hidden = max(1, length // 3) if length > 1 else 0
+    if kind == "left":
+        keep[0, ..., :hidden] = False
+        keep = keep.tril()  # so that the first rows may attend nowhere
+    elif kind == "right":
+        keep[0, ..., length - hidden :] = False
+    else:
+        keep[1] = False
+    return keep
+
+
+def states(heads: int, length: int, width: int = 8, batch: int = 2) -> tuple[Tensor, ...]:
+    """q, k, v; the queries wide enough for attention that is far from uniform."""
+    query, key, value = (torch.randn(batch, heads, length, width) for _ in range(3))
+    return 2.0 * query, key, value
+
+
+def built(case: VariantCase, heads: int) -> ga.GraphFilter:
+    graph_filter = case.config.build(heads)
+    with torch.no_grad():
+        for name, values in case.start(heads).items():
+            getattr(graph_filter, name).copy_(values)
+    return graph_filter
+
+
+def inputs_of(
+    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+) -> AttentionInputs:
+    return AttentionInputs(query, key, mask, causal, query.shape[-1] ** -0.5, dropout)
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    """Largest difference, over the largest value expected."""
+    return ((got.double() - expected).abs().max() / expected.abs().max()).item()
+
+
+@pytest.mark.parametrize(("heads", "length"), [(1, 7), (4, 1), (4, 63), (6, 7)])
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+def test_the_filter_is_its_formula(
+    variant: str, backend: str, kind: str, heads: int, length: int
+) -> None:
+    """float64 to 1e-9; float32 and bfloat16 to 4 times what plain attention loses there."""
+    torch.manual_seed(0)
+    case = VARIANT_CASES[variant]
+    mask, causal = mask_of(kind, heads, length), kind == "causal"
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        graph_filter = built(case, heads)
+        if dtype == torch.float64:
+            graph_filter = graph_filter.double()
+        query, key, value = (x.to(dtype) for x in states(heads, length))
+        own = mask.to(dtype) if kind.startswith("additive") else mask
+        attend = make(backend, inputs_of(query, key, own, causal))
+        got = graph_filter(attend, value)
+        assert got.dtype == dtype
+        assert got.shape == value.shape
+
+        exact = own.double() if kind.startswith("additive") else own
+        matrix = attention(query.double(), key.double(), query.shape[-1] ** -0.5, exact, causal)
+        scalars = {name: x.to(torch.float32).double() for name, x in case.start(heads).items()}
+        expected = case.formula(matrix, value.double(), scalars)
+        if dtype == torch.float64:
+            assert error(got, expected) < 1e-9
+        else:
+            plain = make("sdpa", inputs_of(query, key, own, causal))(value)
+            yardstick = error(plain, matrix @ value.double())
+            assert error(got, expected) <= 4 * yardstick + 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+def test_every_gradient_by_finite_differences(variant: str, backend: str, kind: str) -> None:
+    torch.manual_seed(1)
+    heads, length = 2, 4
+    graph_filter = built(VARIANT_CASES[variant], heads).double()
+    parameters = tuple(graph_filter.parameters())
+    assert len(parameters) == len(VARIANT_CASES[variant].start(heads))
+    mask = mask_of(kind, heads, length)
+    mask = mask.double() if kind.startswith("additive") else mask
+
+    def run(query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Tensor:
+        attend = make(backend, inputs_of(query, key, mask, kind == "causal"))
+        return graph_filter(attend, value)
+
+    leaves = [x.double().requires_grad_() for x in states(heads, length, width=3)]
+    assert torch.autograd.gradcheck(run, (*leaves, *parameters))
+
+
+@pytest.mark.parametrize("kind", ["none", "left"])
+@pytest.mark.parametrize("variant", VARIANT_CASES)
+def test_the_matrix_makes_the_output(variant: str, kind: str) -> None:
+    """H of `output_attentions`: H V is the layer's output, in every variant."""
+    torch.manual_seed(2)
+    query, key, value = (x.double() for x in states(4, 7))
+    graph_filter = built(VARIANT_CASES[variant], 4).double()
+    attend = make("eager", inputs_of(query, key, mask_of(kind, 4, 7), False))
+    matrix = graph_filter.matrix(attend, value)
+    assert matrix.shape == (2, 4, 7, 7)
+    torch.testing.assert_close(matrix @ value, graph_filter(attend, value))
+
+
+@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+def test_neutral_scalars_are_plain_attention(variant: str, backend: str) -> None:
+    torch.manual_seed(3)
+    query, key, value = (x.double() for x in states(4, 7))
+    inputs = inputs_of(query, key, mask_of("right", 4, 7), False)
+    got = VARIANT_CASES[variant].neutral.build(4).double()(make(backend, inputs), value)
+    torch.testing.assert_close(got, make("eager", inputs).matrix @ value)
+
+
+@pytest.mark.parametrize("cast", ["half", "bfloat16", "to", "to_kwarg"])
+@pytest.mark.parametrize("variant", VARIANT_CASES)
+def test_scalars_stay_float32_in_a_half_precision_model(variant: str, cast: str) -> None:
+    model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES[variant].config)
+    with torch.no_grad():
+        for _, parameter in ga.filter_parameters(model):
+            parameter.add_(1e-4 * torch.randn_like(parameter))
+    before = {name: parameter.detach().clone() for name, parameter in ga.filter_parameters(model)}
+    casts = {
+        "half": lambda: model.half(),
+        "bfloat16": lambda: model.bfloat16(),
+        "to": lambda: model.to(torch.bfloat16),
+        "to_kwarg": lambda: model.to(dtype=torch.float16),
+    }
+    casts[cast]()
+    after = dict(ga.filter_parameters(model))
+    assert model.bert.embeddings.word_embeddings.weight.dtype != torch.float32
+    assert len(after) == len(before) > 0
+    for name, parameter in after.items():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, before[name])
+    model.float()
+    assert all(torch.equal(p, before[name]) for name, p in ga.filter_parameters(model))
+
+
+def test_a_double_model_has_double_scalars() -> None:
+    model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES["gfsa"].config).double()
+    assert {parameter.dtype for _, parameter in ga.filter_parameters(model)} == {torch.float64}
+    assert model(torch.tensor([[3, 4, 5]])).logits.dtype == torch.float64
+
+
+def test_fused_passes_are_unbiased_and_the_kept_matrix_is_not_quite() -> None:
+    """Dropout, 20 000 draws, to 5 standard errors.
+
+    Two independent masks: E[A' A''] = A A. One mask twice: where both factors are the same entry,
+    A_xx, its square has the mean A_xx^2 / (1 - rate).
+    """
+    torch.manual_seed(4)
+    draws, length, rate = 20_000, 4, 0.3
+    query, key, value = states(1, length, width=2, batch=1)
+    matrix = make("eager", inputs_of(query, key, None, False)).matrix
+    graph_filter = ga.GFSAConfig(order=4, w_K=0.5, trainable=()).build(1)
+    undropped = graph_filter(make("eager", inputs_of(query, key, None, False)), value)
+    twice = torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1) ** 2) @ value * rate / (1 - rate)
+    many = [x.expand(draws, -1, -1, -1) for x in (query, key, value)]
+    for backend, expected in (("sdpa", undropped), ("eager", undropped + 3 * 0.5 * twice)):
+        attend = make(backend, inputs_of(many[0], many[1], None, False, rate))
+        drawn = graph_filter(attend, many[2])
+        standard_error = drawn.std(0, keepdim=True) / draws**0.5
+        assert (standard_error > 0).all()
+        assert ((drawn.mean(0, keepdim=True) - expected).abs() <= 5 * standard_error).all()
+        if backend == "eager":
+            assert ((drawn.mean(0, keepdim=True) - undropped).abs() > 5 * standard_error).any()

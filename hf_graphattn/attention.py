@@ -19,6 +19,7 @@ from transformers.utils.output_capturing import _active_collector
 
 from . import backends, masks
 from .backends import AttentionInputs
+from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
 
 NAME = "graph_attn"  # of the attention function, of the mask function, and in config.json
@@ -37,6 +38,7 @@ def graph_attn(
     scaling: float | None = None,
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
+    graph_attn_layer: OperandLayer | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function registered with transformers as "graph_attn".
@@ -66,33 +68,49 @@ def graph_attn(
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         dropout=dropout,
     )
-    out, weights = _apply(graph_filter, inputs, _one_per_query_head(value, query), _recording())
+    value = _one_per_query_head(value, query)
+    if graph_filter is None:
+        out, weights = _plain(inputs, value)
+    else:
+        out, weights = _filtered(graph_filter, inputs, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
 
 
-def _apply(
-    graph_filter: Any, inputs: AttentionInputs, value: Tensor, record: bool
+def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(A V, A if recorded): cross-attention, and the layers that were not chosen."""
+    record = _recording()
+    attend = backends.make("eager" if record else "sdpa", inputs)
+    return attend(value), attend.matrix if record else None
+
+
+def _filtered(
+    graph_filter: Any, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
 ) -> tuple[Tensor, Tensor | None]:
-    """(H V, H if recorded); a module without a filter has H = A."""
-    if graph_filter is None:
-        attend = backends.make("eager" if record else "sdpa", inputs)
-        return attend(value), attend.matrix if record else None
-    if inputs.query.shape[-2] != inputs.key.shape[-2]:
-        raise GraphAttentionError(
-            f"the attention has {inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys: "
-            f"keys from a cache. The filter needs rows of A whose queries are gone, so cached "
-            f"generation would be wrong. Pass use_cache=False (also to generate)."
-        )
+    """(H V, H if recorded); with a cache, the rows of the new tokens."""
+    record = _recording()
     name = backends.choose(graph_filter.backend, graph_filter.backends, inputs)
     if record and name != "eager":
         _say_attentions_need_eager(name)
         name = "eager"
-    attend = backends.make(name, inputs)
-    return graph_filter(attend, value), graph_filter.matrix(attend, value) if record else None
+    attend = every = backends.make(name, inputs)
+    if layer is not None:
+        attend = CachedAttention(every, layer, value)
+        value = _one_per_query_head(layer.new_values, inputs.query)
+    new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
+    if value.shape[-2] != new or (record and new != keys):
+        raise GraphAttentionError(
+            f"the attention has {new} queries and {keys} keys: keys from a cache that the filter "
+            f"cannot use{' to record attentions' if record else ''}. Pass use_cache=False."
+        )
+    out = graph_filter(attend, value)
+    return out, graph_filter.matrix(every, value) if record else None
 
 
-def before_attention(module: Any, args: Any) -> None:
-    """Forward pre-hook of every attention module with a filter: the filter must be reached.
+def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Forward pre-hook of every attention module with a filter.
+
+    The filter must be reached; and it is handed its layer of the cache, which the attention
+    function itself never receives.
 
     Raises:
         GraphAttentionError: the model's attention implementation was changed under the filter.
@@ -105,6 +123,18 @@ def before_attention(module: Any, args: Any) -> None:
             f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
             f"patch_model(model, config, backend=...)."
         )
+    cache = kwargs.get("past_key_values")
+    if cache is None:
+        return args, kwargs
+    graph_filter = getattr(module, FILTER)
+    layer = operand_layer(
+        cache,
+        module.layer_idx,
+        graph_filter.operands,
+        getattr(module, "num_key_value_groups", 1),
+        module.training,
+    )
+    return args, {**kwargs, "graph_attn_layer": layer}
 
 
 def register() -> None:

@@ -164,7 +164,7 @@ def _attach(
         # None marks a module as deliberately plain; one without the mark was not patched at all.
         setattr(attention.module, FILTER, filters.get(attention.name))
         if attention.name in filters:
-            attention.module.register_forward_pre_hook(before_attention)
+            attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
     undo = [(c, c._attn_implementation) for c in _configs(model)]
     model.__dict__[UNDO] = undo
     for own_config, _ in undo:
@@ -176,7 +176,7 @@ def _attach(
 def _detach(module: nn.Module) -> None:
     for key, hook in list(module._forward_pre_hooks.items()):
         if hook is before_attention:
-            del module._forward_pre_hooks[key]
+            del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     if hasattr(module, FILTER):
         delattr(module, FILTER)
 

@@ -63,6 +63,7 @@ class Attention:
     """One call's attention. On its own it has inputs only: for variants with their own kernel."""
 
     name: ClassVar[str] = "blockwise"
+    every_value: Tensor | None = None  # the values of all keys, where a cache holds earlier ones
 
     def __init__(self, inputs: AttentionInputs) -> None:
         self.inputs = inputs

@@ -28,6 +28,9 @@ class Attend(Protocol):
     def inputs(self) -> Any: ...  # query, key, mask ...: for the variants that need more than A x
 
     @property
+    def every_value(self) -> Tensor | None: ...  # in cached generation, the values of all keys
+
+    @property
     def matrix(self) -> Tensor: ...  # A itself, (B, H, N, N), where the backend keeps it
 
     def __call__(self, x: Tensor) -> Tensor: ...  # (B, H, N, D) -> (B, H, N, D)
@@ -130,6 +133,7 @@ class GraphFilter(nn.Module):
 
     backends: ClassVar[tuple[str, ...]] = ("sdpa", "eager")  # the backends that can compute it
     backend: str = "auto"  # what the user asked for; set by `patch_model`
+    operands: int = 0  # calls of `attend` after the first: cached generation keeps what they get
 
     def __init__(self, config: VariantConfig, num_heads: int) -> None:
         super().__init__()

@@ -10,8 +10,9 @@ formed: with y = A V and z = A y, the layer's output H V is
 two passes of attention, memory linear in the length where a pass is fused.
 
 Attention dropout acts on A before the filter, as in the authors' language code. A backend that
-keeps A drops out once and applies the same matrix twice; two fused passes draw two independent
-masks, an unbiased estimate of the same output with another variance.
+keeps A drops out once and applies the same matrix twice, as published; two fused passes draw two
+independent masks. The second is unbiased for the output without dropout, with another variance; the
+first is not quite, since A_xx meets its own mask.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class GFSAFilter(GraphFilter):
     def __init__(self, config: GFSAConfig, num_heads: int) -> None:
         super().__init__(config, num_heads)
         self.order = config.order
+        self.operands = 1 if config.order > 1 else 0
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         w_0, w_1, w_K = self.scalar("w_0"), self.scalar("w_1"), self.scalar("w_K")

@@ -70,11 +70,17 @@ class PLaTFilter(GraphFilter):
         self.eps = config.eps
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        p = self.scalar("p")
+        p, values = self.scalar("p"), _values(attend, value)
         if attend.name == "eager":
-            return plat.naive(attend.matrix, value, p, self.eps)
-        return plat.blockwise(attend.inputs, value, p, self.eps)
+            return plat.naive(attend.matrix, values, p, self.eps)
+        return plat.blockwise(attend.inputs, values, p, self.eps)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """The weights after the factor, (B, H, N, N); times the values, the output."""
-        return plat.weights(attend.matrix, value, self.scalar("p"), self.eps)
+        return plat.weights(attend.matrix, _values(attend, value), self.scalar("p"), self.eps)
+
+
+def _values(attend: Attend, value: Tensor) -> plat.Values:
+    return plat.Values(
+        every=value if attend.every_value is None else attend.every_value, rows=value
+    )

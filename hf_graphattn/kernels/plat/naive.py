@@ -7,36 +7,58 @@ Shapes: A (B, H, Nq, Nk), values (B, H, Nk, D), out (B, H, Nq, D).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-
-def naive(matrix: Tensor, value: Tensor, p: float | Tensor, eps: float) -> Tensor:
-    """p-LaT of `matrix` (A, after dropout) and `value`; p a number or (H, 1, 1)."""
-    return (weights(matrix, value, p, eps) @ value).to(value.dtype)
+ROUNDING = 8  # of |x|^2 + |y|^2 - 2 x.y, in units of the last place of |x|^2 + |y|^2
 
 
-def weights(matrix: Tensor, value: Tensor, p: float | Tensor, eps: float, start: int = 0) -> Tensor:
-    """`A * f`, (B, H, rows, Nk), in A's dtype; the rows of `matrix` begin with row `start` of A."""
-    rows = slice(start, start + matrix.shape[-2])
-    return matrix * distance_factor(value, rows, p, eps).to(matrix.dtype)
+@dataclass(frozen=True)
+class Values:
+    """The values of all keys, (B, H, Nk, D), and of A's rows, (B, H, rows, D).
+
+    The rows are all of the keys, a block of them, or, in cached generation, the new tokens.
+    """
+
+    every: Tensor
+    rows: Tensor
+
+    def block(self, start: int, stop: int) -> Values:
+        """These of the rows."""
+        return Values(self.every, self.rows[:, :, start:stop])
 
 
-def distance_factor(value: Tensor, rows: slice, p: float | Tensor, eps: float) -> Tensor:
-    """These rows of `f`, (B, H, rows, Nk), in float32 (float64 for float64 values).
+def naive(matrix: Tensor, values: Values, p: float | Tensor, eps: float) -> Tensor:
+    """p-LaT of `matrix` (A, after dropout), (B, H, rows, D); p a number or (H, 1, 1)."""
+    return (weights(matrix, values, p, eps) @ values.every).to(values.every.dtype)
+
+
+def weights(matrix: Tensor, values: Values, p: float | Tensor, eps: float) -> Tensor:
+    """`A * f`, (B, H, rows, Nk), in A's dtype."""
+    return matrix * distance_factor(values, p, eps).to(matrix.dtype)
+
+
+def distance_factor(values: Values, p: float | Tensor, eps: float) -> Tensor:
+    """`f`, (B, H, rows, Nk), in float32 (float64 for float64 values).
 
     `|x - y|^2 = |x|^2 + |y|^2 - 2 x.y` cancels badly: so it is computed in float32 outside
     autocast, the values are centred first (a common offset changes no distance, but costs
-    digits), the diagonal is 0 by definition, and rounding may push nothing below 0.
+    digits), and what is below the rounding error of the sum is 0, so that equal values (a token
+    and itself, repeated tokens) are at distance 0.
     """
-    precise = torch.promote_types(value.dtype, torch.float32)
-    with torch.autocast(value.device.type, enabled=False):
-        y = value.to(precise)
-        y = y - y.mean(dim=-2, keepdim=True).detach()
-        x = y[:, :, rows]
-        square = x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2)
-        square = torch.baddbmm(
-            square.flatten(0, 1), x.flatten(0, 1), y.flatten(0, 1).mT, alpha=-2.0
-        ).view(square.shape)
-        square.diagonal(rows.start, -2, -1).zero_()
-        return (square.clamp_min(0.0) + eps) ** ((p - 2.0) / 2.0)
+    precise = torch.promote_types(values.every.dtype, torch.float32)
+    with torch.autocast(values.every.device.type, enabled=False):
+        every = values.every.to(precise)
+        centre = every.mean(dim=-2, keepdim=True).detach()
+        x, y = values.rows.to(precise) - centre, every - centre
+        squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2)
+        distance = torch.baddbmm(
+            squares.flatten(0, 1),
+            x.flatten(0, 1),
+            y.flatten(0, 1).mT,
+            beta=1.0 - ROUNDING * torch.finfo(precise).eps,
+            alpha=-2.0,
+        )
+        return (distance.view(squares.shape).clamp_min(0.0) + eps) ** ((p - 2.0) / 2.0)

@@ -1,0 +1,149 @@
+"""Generation with the key-value cache gives token for token what it gives without."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny import MODELS, inputs
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+
+import hf_graphattn as ga
+
+GENERATORS = ["BART", "GPT-2", "PLBART", "T5"]
+VARIANTS = {
+    "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
+    "plat": ga.PLaTConfig(trainable=("p",)),
+    "laplacian": ga.LaplacianConfig(step=0.4),
+}
+CACHED = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "sampling": {"do_sample": True, "num_return_sequences": 2},
+    "prompt lookup": {"prompt_lookup_num_tokens": 3},
+    "static": {"cache_implementation": "static"},
+    "chunked prefill": {"prefill_chunk_size": 3},
+}
+UNCACHED = {  # what must come out, where it is asked for otherwise
+    "prompt lookup": {},
+    "static": {},
+    "chunked prefill": {},
+}
+
+
+def generator(architecture: str, config: ga.VariantConfig, **patch: str) -> PreTrainedModel:
+    # An untied head: a tied random one repeats its input, whatever the attention does.
+    model = ga.patch_model(MODELS[architecture](tie_word_embeddings=False), config, **patch)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def prompt(model: PreTrainedModel, mode: str) -> dict[str, torch.Tensor]:
+    batch = inputs(model, "none" if mode == "prompt lookup" else "left")
+    rows = 1 if mode == "prompt lookup" else 3
+    return {name: x[:rows] for name, x in batch.items() if not name.startswith("decoder")}
+
+
+def generated(model: PreTrainedModel, batch: dict[str, torch.Tensor], **settings: object):
+    torch.manual_seed(1)
+    return model.generate(**batch, **{"do_sample": False, "max_new_tokens": 8} | settings)
+
+
+@pytest.mark.parametrize("mode", CACHED)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("architecture", GENERATORS)
+def test_cached_generation_equals_uncached(architecture: str, variant: str, mode: str):
+    model = generator(architecture, VARIANTS[variant])
+    if mode == "chunked prefill" and model.config.is_encoder_decoder:
+        pytest.skip("transformers prefills decoder-only models in chunks, no others")
+    batch = prompt(model, mode)
+    cached = generated(model, batch, **CACHED[mode])
+    uncached = generated(model, batch, use_cache=False, **UNCACHED.get(mode, CACHED[mode]))
+    assert torch.equal(cached, uncached)
+    plain = generated(ga.unpatch_model(model), batch, **CACHED[mode])
+    assert not torch.equal(cached, plain)  # the filter was there
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_in_chunks_of_any_size_equal_the_whole(variant: str):
+    for layers, backend in ((None, "auto"), ((0,), "eager")):
+        config = type(VARIANTS[variant])(**VARIANTS[variant].__dict__ | {"layers": layers})
+        model = generator("GPT-2", config, backend=backend)
+        ids = torch.randint(3, 60, (2, 13))
+        whole = model(ids, use_cache=False).logits
+        cache, parts = DynamicCache(config=model.config), []
+        for chunk in ids.split([1, 5, 1, 4, 2], dim=1):
+            parts.append(model(chunk, past_key_values=cache).logits)
+        assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
+        torch.cat(parts, 1).sum().backward()  # the cache may be differentiated through
+
+
+def test_a_cache_serves_several_turns_after_crop_select_repeat_and_copy():
+    model = generator("GPT-2", VARIANTS["gfsa"])
+    ids = torch.randint(3, 60, (2, 12))
+    whole = model(ids, use_cache=False).logits
+    with torch.no_grad():
+        cache = DynamicCache()  # without a config its layers appear as they are used
+        model(ids[:, :9], past_key_values=cache)
+        cache.crop(-4)
+        turn = copy.deepcopy(cache)
+        got = model(ids[:, 5:], past_key_values=cache).logits
+        assert torch.allclose(got, whole[:, 5:], atol=1e-5)
+        turn.batch_select_indices(torch.tensor([1]))
+        turn.batch_repeat_interleave(2)
+        got = model(ids[1:, 5:].expand(2, -1), past_key_values=turn).logits
+        assert torch.allclose(got, whole[1:, 5:].expand(2, -1, -1), atol=1e-5)
+        cache.reset()
+        got = model(ids, past_key_values=cache).logits
+        assert torch.allclose(got, whole, atol=1e-5)
+
+
+def test_gfsa_keeps_one_tensor_more_and_the_others_none():
+    for variant, widths in (("gfsa", 2), ("laplacian", 1), ("plat", 1)):
+        model = generator("GPT-2", VARIANTS[variant])
+        cache = DynamicCache(config=model.config)
+        model(torch.randint(3, 60, (1, 5)), past_key_values=cache)
+        layer = cache.layers[0]
+        assert layer.values.shape[-1] == widths * layer.keys.shape[-1]
+
+
+def test_caches_that_cannot_serve_are_refused_by_name():
+    model = generator("GPT-2", VARIANTS["gfsa"])
+    ids = torch.randint(3, 60, (1, 5))
+    plain = MODELS["GPT-2"]()
+    filled = DynamicCache(config=plain.config)
+    plain(ids, past_key_values=filled)
+    with pytest.raises(ga.GraphAttentionError, match="filled without the filter's operands"):
+        model(ids, past_key_values=filled)
+
+    model.train()
+    in_training = model(ids).past_key_values
+    assert in_training.layers[0].values.shape == in_training.layers[0].keys.shape
+    with pytest.raises(ga.GraphAttentionError, match="in training"):
+        model(ids, past_key_values=in_training)
+
+    model.eval()
+    offloaded = DynamicCache(config=model.config)
+    offloaded.offloading = True  # a constructor argument, but it needs an accelerator's stream
+    with pytest.raises(ga.GraphAttentionError, match="offloaded"):
+        model(ids, past_key_values=offloaded)
+    with pytest.raises(ga.GraphAttentionError, match="record attentions"):
+        model(ids, past_key_values=_filled(model, ids), output_attentions=True)
+
+
+def _filled(model: PreTrainedModel, ids: torch.Tensor) -> DynamicCache:
+    cache = DynamicCache(config=model.config)
+    model(ids, past_key_values=cache)
+    return cache
+
+
+def test_cross_attention_caches_are_left_alone():
+    model = generator("T5", VARIANTS["gfsa"])
+    batch = inputs(model)
+    cache = model(**batch, use_cache=True).past_key_values
+    assert isinstance(cache, EncoderDecoderCache)
+    width = cache.cross_attention_cache.layers[0].keys.shape[-1]
+    assert cache.cross_attention_cache.layers[0].values.shape[-1] == width
+    assert cache.self_attention_cache.layers[0].values.shape[-1] == 2 * width

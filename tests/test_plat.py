@@ -14,6 +14,11 @@ from hf_graphattn.backends import AttentionInputs, make
 from hf_graphattn.kernels import plat
 
 
+def every(value: Tensor) -> plat.Values:
+    """The values of a whole sequence: rows and keys are the same tokens."""
+    return plat.Values(every=value, rows=value)
+
+
 def leaves(*tensors: Tensor) -> list[Tensor]:
     return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
@@ -32,9 +37,9 @@ def test_blocks_are_the_whole_forward_and_in_every_gradient(block_rows: int, kin
         query, key, value, exponent = own = leaves(*tensors)
         inputs = inputs_of(query, key, mask, causal)
         if blocks is None:
-            out = plat.naive(make("eager", inputs).matrix, value, exponent, 1e-2)
+            out = plat.naive(make("eager", inputs).matrix, every(value), exponent, 1e-2)
         else:
-            out = plat.blockwise(inputs, value, exponent, 1e-2, blocks)
+            out = plat.blockwise(inputs, every(value), exponent, 1e-2, blocks)
         gradients = torch.autograd.grad((out * probe).sum(), own)
         results.append([out, *gradients])
     for whole, blocked in zip(*results, strict=True):
@@ -50,10 +55,10 @@ def test_blocks_with_dropout_have_the_right_gradients() -> None:
 
     def run(query: Tensor, key: Tensor, value: Tensor, p: Tensor) -> Tensor:
         torch.manual_seed(5)
-        return plat.blockwise(inputs_of(query, key, None, False, 0.4), value, p, 1e-2, 2)
+        return plat.blockwise(inputs_of(query, key, None, False, 0.4), every(value), p, 1e-2, 2)
 
     dropped = run(query, key, value, p)
-    undropped = plat.blockwise(inputs_of(query, key, None, False), value, p, 1e-2, 2)
+    undropped = plat.blockwise(inputs_of(query, key, None, False), every(value), p, 1e-2, 2)
     assert not torch.allclose(dropped, undropped)
     assert torch.autograd.gradcheck(run, (query, key, value, p), fast_mode=True)
 
@@ -87,7 +92,7 @@ def test_what_blocks_keep_for_the_backward_is_linear_in_the_length() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            plat.blockwise(inputs_of(query, key, None, True), value, 1.5, 1e-3, 16)
+            plat.blockwise(inputs_of(query, key, None, True), every(value), 1.5, 1e-3, 16)
         kept[length] = sum(sizes.values())
     assert kept[128] <= 2.2 * kept[64]
 
@@ -103,7 +108,7 @@ def test_the_default_block_size_splits_long_sequences(monkeypatch: pytest.Monkey
     monkeypatch.setitem(plat.blockwise.__globals__, "_rows", spy)
     monkeypatch.setitem(plat.blockwise.__globals__, "BLOCK_ELEMENTS", 2 * 2 * 10 * 4)
     query, key, value = states(2, 10)
-    plat.blockwise(inputs_of(query, key, None, False), value, 1.5, 1e-3)
+    plat.blockwise(inputs_of(query, key, None, False), every(value), 1.5, 1e-3)
     assert starts == [(0, 4), (4, 8), (8, 10)]
 
 
@@ -150,7 +155,7 @@ def test_float32_distances_do_not_cancel(kind: str, p: float, eps: float) -> Non
         return matrix * (square + eps) ** ((p - 2.0) / 2.0)
 
     expected = by_differences(matrix.double(), value.double())
-    got = plat.weights(matrix, value, p, eps)
+    got = plat.weights(matrix, every(value), p, eps)
     yardstick = error(by_differences(matrix, value), expected)
     assert error(got, expected) <= 4 * yardstick + torch.finfo(torch.float32).eps
 

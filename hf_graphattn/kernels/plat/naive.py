@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROUNDING = 8  # of |x|^2 + |y|^2 - 2 x.y, in units of the last place of |x|^2 + |y|^2
+ROUNDING = 8  # of |x|^2 + |y|^2 - 2 x.y at most, in units in the last place of |x|^2 + |y|^2
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,7 @@ def distance_factor(values: Values, p: float | Tensor, eps: float) -> Tensor:
         x, y = values.rows.to(precise) - centre, every - centre
         squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2)
         distance = torch.baddbmm(
-            squares.flatten(0, 1),
-            x.flatten(0, 1),
-            y.flatten(0, 1).mT,
-            beta=1.0 - ROUNDING * torch.finfo(precise).eps,
-            alpha=-2.0,
-        )
-        return (distance.view(squares.shape).clamp_min(0.0) + eps) ** ((p - 2.0) / 2.0)
+            squares.flatten(0, 1), x.flatten(0, 1), y.flatten(0, 1).mT, alpha=-2.0
+        ).view(squares.shape)
+        noise = ROUNDING * torch.finfo(precise).eps * squares.detach()
+        return (distance.masked_fill(distance <= noise, 0.0) + eps) ** ((p - 2.0) / 2.0)

@@ -1,0 +1,1 @@
+"""Fine-tuning scripts on one shared engine."""

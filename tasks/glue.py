@@ -1,0 +1,109 @@
+"""The nine tasks of GLUE (Wang et al., arXiv 1804.07461), and a demo task in CoLA's schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks import Metrics, Split, Task, demo
+from tasks.metrics import accuracy, accuracy_and_f1, matthews_correlation, pearson_and_spearman
+
+FAMILY = "glue"
+HUB_ID = "nyu-mll/glue"
+ENTAILMENT = ("entailment", "not_entailment")
+
+
+def _glue(
+    name: str,
+    text_columns: tuple[str, ...],
+    label_names: tuple[str, ...],
+    metrics: Metrics,
+    main_metric: str,
+    prediction_file: str = "",
+    **others: Any,
+) -> Task:
+    splits = {"test_splits": (Split("test", prediction_file=prediction_file),)}
+    return Task(
+        name=name,
+        family=FAMILY,
+        objective="classify" if label_names else "regress",
+        dataset_name=HUB_ID,
+        dataset_config=name,
+        text_columns=text_columns,
+        label_names=label_names,
+        metrics=metrics,
+        main_metric=main_metric,
+        **(splits | others),
+    )
+
+
+PAIR = ("sentence1", "sentence2")
+ACCEPTABLE = ("unacceptable", "acceptable")
+PARAPHRASE = ("not_equivalent", "equivalent")
+
+TASKS = (
+    _glue(
+        "cola",
+        ("sentence",),
+        ACCEPTABLE,
+        matthews_correlation,
+        "matthews_correlation",
+        "CoLA.tsv",
+    ),
+    _glue("sst2", ("sentence",), ("negative", "positive"), accuracy, "accuracy", "SST-2.tsv"),
+    _glue("mrpc", PAIR, PARAPHRASE, accuracy_and_f1, "f1", "MRPC.tsv"),
+    _glue(
+        "qqp",
+        ("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        accuracy_and_f1,
+        "f1",
+        "QQP.tsv",
+    ),
+    _glue(
+        "stsb",
+        PAIR,
+        (),
+        pearson_and_spearman,
+        "pearson",
+        "STS-B.tsv",
+        score_range=(0.0, 5.0),
+    ),
+    _glue(
+        "mnli",
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        accuracy,
+        "accuracy",
+        validation_splits=(
+            Split("validation_matched"),
+            Split("validation_mismatched", key_suffix="_mm"),
+        ),
+        test_splits=(
+            Split("test_matched", prediction_file="MNLI-m.tsv"),
+            Split("test_mismatched", key_suffix="_mm", prediction_file="MNLI-mm.tsv"),
+        ),
+        submits_names=True,
+    ),
+    _glue(
+        "qnli",
+        ("question", "sentence"),
+        ENTAILMENT,
+        accuracy,
+        "accuracy",
+        "QNLI.tsv",
+        submits_names=True,
+    ),
+    _glue("rte", PAIR, ENTAILMENT, accuracy, "accuracy", "RTE.tsv", submits_names=True),
+    _glue("wnli", PAIR, ("not_entailment", "entailment"), accuracy, "accuracy", "WNLI.tsv"),
+    Task(
+        name="demo",
+        family=FAMILY,
+        objective="classify",
+        builder=demo.build,
+        text_columns=("sentence",),
+        label_names=ACCEPTABLE,
+        metrics=matthews_correlation,
+        main_metric="matthews_correlation",
+        test_splits=(Split("test", prediction_file="demo.tsv"),),
+    ),
+)

@@ -1,0 +1,171 @@
+"""The GLUE script from flags to files: every task, every variant, and through the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_task
+import torch
+from transformers import AutoTokenizer
+
+import hf_graphattn as ga
+import tasks
+from finetune import glue
+
+ROOT = Path(glue.__file__).parents[1]
+SUBMITTED = {
+    "mnli": {"entailment", "neutral", "contradiction"},
+    "qnli": {"entailment", "not_entailment"},
+    "rte": {"entailment", "not_entailment"},
+}
+
+
+def flags(tmp_path: Path, task: str, *others: str) -> list[str]:
+    """Flags of a run on tiny data of the task, made in ``tmp_path``."""
+    chosen = tasks.get(task, "glue")
+    if not (tmp_path / "data").exists():
+        tiny_task.save_data(chosen, tmp_path / "data")
+        tiny_task.save_bert(tmp_path / "bert")
+    return [
+        *("--task_name", task, "--dataset_name", str(tmp_path / "data")),
+        *("--model_name_or_path", str(tmp_path / "bert"), "--output_dir", str(tmp_path / "out")),
+        *("--max_length", "32", "--per_device_train_batch_size", "4", "--num_train_epochs", "1"),
+        "--ignore_mismatched_sizes",
+        *others,
+    ]
+
+
+def written(tmp_path: Path) -> dict[str, Any]:
+    return json.loads((tmp_path / "out" / "all_results.json").read_text())
+
+
+@pytest.mark.parametrize("task", tasks.names("glue"))
+def test_every_task_runs_and_writes_its_submission(tmp_path: Path, task: str) -> None:
+    returned = glue.main(flags(tmp_path, task, "--do_predict"))
+    results = written(tmp_path)
+    assert returned["eval_loss"] == results["eval_loss"]
+    row = tasks.get(task, "glue")
+    for suffix in [split.key_suffix for split in row.validation_splits]:
+        assert {f"eval_{row.main_metric}{suffix}", f"eval_loss{suffix}"} <= set(results)
+    for split in row.test_splits:
+        header, *lines = (tmp_path / "out" / split.prediction_file).read_text().splitlines()
+        assert header == "index\tprediction"
+        assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3", "4"]
+        predicted = {line.split("\t")[1] for line in lines}
+        if task == "stsb":
+            assert all(0 <= float(value) <= 5 for value in predicted)
+        else:
+            assert predicted <= SUBMITTED.get(task, {"0", "1"})
+
+
+@pytest.mark.parametrize("variant", ga.variant_configs())
+def test_every_variant_trains_saves_and_loads(tmp_path: Path, variant: str) -> None:
+    glue.main(flags(tmp_path, "cola", "--variant", variant))
+    results = written(tmp_path)
+    model = ga.from_pretrained(tmp_path / "out")
+    assert results["filter_scalars"] == sum(p.numel() for _, p in ga.filter_parameters(model))
+    assert results["settings"]["variant"] == variant == model.config.graph_attn["variant"]
+    assert results["steps"] == 2
+    assert results["seconds_per_step"] > 0
+
+
+def test_results_say_where_they_come_from(tmp_path: Path) -> None:
+    glue.main(
+        flags(tmp_path, "cola", "--seed", "5", "--with_tracking", "--report_to", "tensorboard")
+    )
+    results = written(tmp_path)
+    assert results["settings"]["seed"] == 5
+    assert results["versions"]["hf_graphattn"] == ga.__version__
+    assert results["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert results["machine"]["processes"] == 1
+    assert results["machine"]["cores"] >= 1
+    assert len(results["history"]) == 1
+    assert list((tmp_path / "out").rglob("events.out.tfevents*"))
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
+    first, again, other = (
+        glue.main(flags(tmp_path, "cola", "--learning_rate", "1e-2", "--seed", seed))
+        for seed in ("1", "1", "2")
+    )
+    assert first["train_loss"] == again["train_loss"] != other["train_loss"]
+    assert first["eval_loss"] == again["eval_loss"] != other["eval_loss"]
+
+
+def test_the_scalars_own_learning_rate_moves_them(tmp_path: Path) -> None:
+    still = ("--variant", "gfsa", "--learning_rate", "0", "--filter_learning_rate")
+    assert glue.main(flags(tmp_path, "cola", *still, "0"))["filter_max_abs"] == 0.0
+    assert glue.main(flags(tmp_path, "cola", *still, "0.1"))["filter_max_abs"] > 0.05
+
+
+def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "cola", "--model_name_or_path", str(tmp_path / "no_model"))
+    argv[argv.index("cola")] = "mrpc"
+    with pytest.raises(ValueError, match=r"dataset_name is .*; allowed: a folder with .*mrpc"):
+        glue.main(argv)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
+    run_script("accelerate.commands.launch", "--cpu", "--num_processes", "1", argv=argv)
+    assert written(tmp_path)["machine"]["processes"] == 1
+    check_saved_model(tmp_path)
+
+
+def test_two_processes_share_the_work(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
+    argv += ["--num_train_epochs", "2", "--per_device_train_batch_size", "2"]
+    argv += ["--per_device_eval_batch_size", "2", "--learning_rate", "0.008", "--do_predict"]
+    run_script("torch.distributed.run", "--standalone", "--nproc_per_node", "2", argv=argv)
+    results = written(tmp_path)
+    assert results["machine"]["processes"] == 2
+    # Eight rows in batches of two on two processes are two updates an epoch.
+    assert [h["step"] for h in results["history"]] == [2, 4]
+    assert [h["learning_rate"] for h in results["history"]] == pytest.approx([0.004, 0.0])
+    assert len((tmp_path / "out" / "CoLA.tsv").read_text().splitlines()) == 1 + 5
+    assert results["filter_max_abs"] > 0
+    check_saved_model(tmp_path)
+
+
+def test_a_launch_that_loses_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What `accelerate launch --cpu --num_processes 2` sets for the only process it starts.
+    for name, value in (("ACCELERATE_USE_CPU", "True"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"num_processes is 'more than 1'.*torchrun --nproc_per_n"):
+        glue.main(flags(tmp_path, "cola"))
+
+
+def run_script(launcher: str, *launch_flags: str, argv: list[str]) -> None:
+    """The script through a launcher, in the environment of a fresh shell on the CPU."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", launcher, *launch_flags, "finetune/glue.py", *argv],
+        cwd=ROOT,
+        env=environment | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_saved_model(tmp_path: Path) -> None:
+    """The saved model scores what the run reported, and two loads give bit-equal logits."""
+    texts = tiny_task.rows(tasks.get("cola"), 5)
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(
+        texts["sentence"][:], padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits, again = (ga.from_pretrained(tmp_path / "out")(**batch).logits for _ in range(2))
+    assert torch.equal(logits, again)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(texts["label"][:]))
+    assert float(loss) == pytest.approx(written(tmp_path)["eval_loss"], abs=1e-6)

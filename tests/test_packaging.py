@@ -1,0 +1,57 @@
+"""The wheel holds the library and nothing else, and works where the repository is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+USE = """
+import hf_graphattn as ga
+from transformers import BertConfig, BertModel
+
+config = BertConfig(
+    vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+)
+model = ga.patch_model(BertModel(config), ga.GFSAConfig())
+model.save_pretrained("saved")
+assert ga.is_patched(ga.from_pretrained("saved"))
+print(ga.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT]
+    subprocess.run(command, check=True)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_only_the_library(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"hf_graphattn"}
+    shipped = {name for name in names if name.startswith("hf_graphattn/")}
+    source = (ROOT / "hf_graphattn").rglob("*")
+    own = {str(p.relative_to(ROOT)) for p in source if p.suffix == ".py" or p.name == "py.typed"}
+    assert shipped == own
+
+
+def test_the_wheel_works_away_from_the_repository(wheel: Path, tmp_path: Path):
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
+    subprocess.run([*install, wheel], check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", USE],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(run.stdout.strip()).parent == site / "hf_graphattn"

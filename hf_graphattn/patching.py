@@ -104,9 +104,10 @@ def _check_arguments(model: object, config: object) -> None:
             f"{type(model).__name__} is patched already. Call unpatch_model(model) first."
         )
     if not isinstance(model, PreTrainedModel):
-        raise refusal(
-            "model", type(model).__name__, "a transformers PreTrainedModel", _why_unsupported(model)
-        )
+        remedy = f"This one cannot be patched: {_why_unsupported(model)}"
+        if attention_modules(model):
+            remedy = "Patch the transformers model before it is wrapped."
+        raise refusal("model", type(model).__name__, "a transformers PreTrainedModel", remedy)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise GraphAttentionError(
             f"{type(model).__name__} has parameters on the meta device, without values. Load the "

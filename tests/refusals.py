@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    BertConfig,
+    BertModel,
     BloomConfig,
     BloomModel,
     DistilBertConfig,
@@ -55,6 +57,11 @@ def _distilbert() -> PreTrainedModel:
     return DistilBertModel(
         DistilBertConfig(vocab_size=9, dim=8, hidden_dim=8, n_layers=1, n_heads=2)
     )
+
+
+def _wrapped() -> nn.Module:
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    return nn.Sequential(BertModel(config))
 
 
 def _bloom() -> PreTrainedModel:
@@ -128,6 +135,7 @@ ARGUMENTS: dict[str, Refusal] = {
     ),
     "DistilBERT": Refusal(_other(_distilbert), ("DistilBertModel", "row", *SUPPORTED)),
     "Bloom": Refusal(_other(_bloom), ("BloomModel", "BloomAttention", *SUPPORTED)),
+    "wrapped model": Refusal(_other(_wrapped), ("Sequential", "before it is wrapped")),
     "torch attention": Refusal(
         _other(lambda: nn.MultiheadAttention(4, 2)), ("MultiheadAttention", "PreTrainedModel")
     ),

@@ -5,30 +5,23 @@ The flags of the variants are made from the registered configs, so a new variant
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from decimal import Decimal
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 import hf_graphattn as ga
+from finetune import recipe_files
+from finetune.flags import at_least, flag, refusal
+from finetune.train_arguments import TrainArguments
 
 NO_VARIANT = "none"
-
-
-def flag(help: str, default: Any = None) -> Any:
-    """A dataclass field that becomes a flag with this help."""
-    return field(default=default, metadata={"help": help})
-
-
-def refusal(argument: str, value: object, allowed: str, remedy: str) -> ValueError:
-    """The scripts' one form of error: what was given, what is allowed, what to do."""
-    return ValueError(f"{argument} is {value!r}; allowed: {allowed}. {remedy}")
 
 
 @dataclass
@@ -39,10 +32,12 @@ class SourceArguments:
     dataset_name: str | None = flag("Hub id, or local folder of its layout, instead of the task's.")
     train_file: str | None = flag("Own csv, json or parquet file to train on.")
     validation_file: str | None = flag("Own file to evaluate on.")
-    test_file: str | None = flag("Own file to predict, with do_predict.")
+    test_file: str | None = flag("Own file to predict, with do_predict.", free=True)
     max_train_samples: int | None = flag("Train on the first so many rows.")
     max_eval_samples: int | None = flag("Evaluate on the first so many rows of each split.")
-    max_predict_samples: int | None = flag("Predict the first so many rows of each split.")
+    max_predict_samples: int | None = flag(
+        "Predict the first so many rows of each split.", free=True
+    )
 
     def __post_init__(self) -> None:
         at_least(self, 1, "max_train_samples", "max_eval_samples", "max_predict_samples")
@@ -69,54 +64,6 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = flag(
         "Replace a head that has other labels by a new one.", False
     )
-
-
-@dataclass
-class TrainArguments:
-    """How to train, and where results go."""
-
-    output_dir: str = field(metadata={"help": "Folder for results, predictions and the model."})
-    per_device_train_batch_size: int = flag("Training batch of one process.", 8)
-    per_device_eval_batch_size: int = flag("Evaluation batch of one process.", 8)
-    learning_rate: float = flag("Highest learning rate.", 5e-5)
-    weight_decay: float = flag("AdamW's; biases, norms and the filter's scalars have none.", 0.0)
-    num_train_epochs: int = flag("Passes over the training rows.", 3)
-    max_train_steps: int | None = flag("Updates, instead of num_train_epochs.")
-    gradient_accumulation_steps: int = flag("Batches an update.", 1)
-    lr_scheduler_type: Literal[
-        "linear",
-        "cosine",
-        "cosine_with_restarts",
-        "polynomial",
-        "constant",
-        "constant_with_warmup",
-        "inverse_sqrt",
-    ] = flag("Schedule of the learning rate.", "linear")
-    num_warmup_steps: int = flag("Updates until the highest learning rate.", 0)
-    warmup_ratio: float = flag("The same, as a share of all updates.", 0.0)
-    max_grad_norm: float = flag("Longer gradients are clipped to this norm; 0 is never.", 1.0)
-    mixed_precision: Literal["no", "fp16", "bf16"] | None = flag(
-        "Number format of the forward pass; default: the launcher's."
-    )
-    seed: int = flag("Seed of weights, order and dropout.", 42)
-    do_predict: bool = flag("Write predictions for the test splits.", False)
-    with_tracking: bool = flag("Log to trackers.", False)
-    report_to: str = flag("Which tracker, with with_tracking; 'all' is each installed one.", "all")
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "per_device_train_batch_size", "per_device_eval_batch_size")
-        at_least(self, 1, "num_train_epochs", "max_train_steps", "gradient_accumulation_steps")
-        at_least(self, 0, "learning_rate", "weight_decay", "num_warmup_steps", "max_grad_norm")
-        at_least(self, 0, "seed", "warmup_ratio")
-        if self.warmup_ratio > 1:
-            raise refusal("warmup_ratio", self.warmup_ratio, "0 to 1", "Give a share of the run.")
-        if self.warmup_ratio and self.num_warmup_steps:
-            raise refusal(
-                "warmup_ratio",
-                self.warmup_ratio,
-                f"0 beside num_warmup_steps {self.num_warmup_steps}",
-                "Give only one of the two.",
-            )
 
 
 @dataclass
@@ -152,13 +99,10 @@ class Settings:
         values = {name: value for group in groups for name, value in asdict(group).items()}
         return values if self.variant is None else values | self.variant.to_dict()
 
-
-def at_least(arguments: object, least: float, *names: str) -> None:
-    """Raise ``ValueError`` for a number among these fields that is given and below ``least``."""
-    for name in names:
-        value = getattr(arguments, name)
-        if value is not None and not (math.isfinite(value) and value >= least):
-            raise refusal(name, value, f"a number of at least {least}", "Change the flag.")
+    def free(self) -> set[str]:
+        """Names of the flags that change no number of the run."""
+        groups = (self.data, self.model, self.train, self.filter)
+        return {f.name for group in groups for f in fields(group) if not f.compare}
 
 
 def parse(
@@ -168,26 +112,49 @@ def parse(
     model_group: type = ModelArguments,
     **defaults: Any,
 ) -> Settings:
-    """Settings from the command line, or from ``argv``; ``defaults`` replace those of the flags.
+    """Settings from the command line, or from ``argv``, and from the recipe that it names.
 
-    The groups are the dataclasses of a script whose data or models have flags of their own.
+    The groups are the dataclasses of a script whose data or models have flags of their own;
+    ``defaults`` replace those of the flags.
     """
     variant_flags = variant_arguments(ga.variant_configs())
     groups = (data_group, model_group, TrainArguments, FilterArguments, variant_flags)
     parser = HfArgumentParser(groups, allow_abbrev=False)
     parser.set_defaults(**defaults)
-    *parsed, own_flags = parser.parse_args_into_dataclasses(
-        plain_numbers(argv), look_for_args_file=False
-    )
+    for action in parser._actions:
+        # A switch whose default is None would need a value; alone it is true, as the others are.
+        if action.type is string_to_bool and action.nargs is None:
+            action.nargs, action.const = "?", True
+    argv = list(sys.argv[1:] if argv is None else argv)
+    names = [f.name for group in groups for f in fields(group)]
+    argv = plain_numbers([*recipe_words(argv, names), *argv])
+    *parsed, own_flags = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     data, model, train, filter_arguments = parsed
     given = {name: value for name, value in vars(own_flags).items() if value is not None}
     variant = variant_config(filter_arguments.variant, given)
     return Settings(data, model, train, filter_arguments, variant)
 
 
-def plain_numbers(argv: Sequence[str] | None) -> list[str]:
-    """``argv`` (None: the process's) with ``-1e-3`` as ``-0.001``: argparse takes it for a flag."""
-    argv = sys.argv[1:] if argv is None else argv
+def recipe_words(argv: Sequence[str], names: Iterable[str]) -> list[str]:
+    """What the recipe in ``argv`` adds; nothing without one.
+
+    Where ``argv`` chooses another variant, the recipe's settings of its own variant fall away.
+    """
+    path = recipe_files.given(argv, "recipe")
+    if path is None:
+        return []
+    flags = recipe_files.read(path, names)
+    chosen = recipe_files.given(argv, "variant")
+    if chosen not in (None, flags.get("variant")):
+        configs = ga.variant_configs()
+        own = {name for config in configs.values() for name in _field_names(config)}
+        kept = set(_field_names(configs[chosen])) if chosen in configs else set()
+        flags = {name: value for name, value in flags.items() if name not in own - kept}
+    return recipe_files.words(flags)
+
+
+def plain_numbers(argv: Sequence[str]) -> list[str]:
+    """``argv`` with ``-1e-3`` as ``-0.001``: argparse takes it for a flag."""
     negative = re.compile(r"-(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
     return [f"{Decimal(word):f}" if negative.fullmatch(word) else word for word in argv]
 

@@ -1,52 +1,51 @@
-"""The loop that all scripts share: accumulate, clip, schedule, evaluate, measure, stop on NaN."""
+"""The loop that all scripts share: accumulate, clip, schedule, evaluate, save, stop."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.logging import get_logger
-from accelerate.utils import DataLoaderConfiguration, tqdm
+from accelerate.utils import DataLoaderConfiguration, set_seed, tqdm
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
-from finetune.arguments import Settings, TrainArguments, refusal
+from finetune import checkpoints
+from finetune.arguments import Settings, refusal
 from finetune.data import Loaders
+from finetune.fingerprint import fingerprint
 from finetune.models import parameter_groups
+from finetune.progress import Progress, Selection, StepLog
+from finetune.train_arguments import EACH_EPOCH, TrainArguments
+from finetune.updates import Portion, Updates, plan
 from tasks import Task
 
+if TYPE_CHECKING:
+    from finetune.objectives import Objective
+
 logger = get_logger(__name__)
-WARM_UP_STEPS = 3  # not timed: the first steps allocate memory and choose kernels
 
 
 class DivergedError(RuntimeError):
     """The training loss became NaN or infinite."""
 
 
-@dataclass
-class Progress:
-    """What training has measured so far. A step is one update of the weights."""
-
-    step: int = 0
-    train_loss: float = math.nan  # mean over the examples of the epoch
-    step_seconds: list[float] = field(default_factory=list)
-    learning_rates: list[float] = field(default_factory=list)  # after each step
-    history: list[dict[str, float]] = field(default_factory=list)
-
-    def seconds_per_step(self) -> float | None:
-        """Median time of a step, without the first few; None if there were no others."""
-        timed = self.step_seconds[WARM_UP_STEPS:] or self.step_seconds
-        return statistics.median(timed) if timed else None
+def start(train: TrainArguments) -> Accelerator:
+    """The accelerator of a run, with the main process's log shown and the seed set."""
+    accelerator = make_accelerator(train)
+    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR)
+    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
+    set_seed(train.seed)
+    return accelerator
 
 
 def make_accelerator(train: TrainArguments) -> Accelerator:
@@ -54,7 +53,7 @@ def make_accelerator(train: TrainArguments) -> Accelerator:
     accelerator = Accelerator(
         mixed_precision=train.mixed_precision,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
-        log_with=train.report_to if train.with_tracking else None,
+        log_with=train.tracker,
         project_dir=train.output_dir,
         # By default accelerate steps a schedule once for each process and update.
         step_scheduler_with_optimizer=False,
@@ -78,17 +77,6 @@ def _check_launch(accelerator: Accelerator) -> None:
         )
 
 
-def plan(batches: int, train: TrainArguments) -> tuple[int, int, int]:
-    """Number of epochs, updates and warm-up updates for so many batches an epoch and process.
-
-    The last update of an epoch may hold fewer than ``gradient_accumulation_steps`` batches.
-    """
-    an_epoch = math.ceil(batches / train.gradient_accumulation_steps)
-    steps = train.max_train_steps or train.num_train_epochs * an_epoch
-    warm_up = train.num_warmup_steps or math.ceil(train.warmup_ratio * steps)
-    return math.ceil(steps / an_epoch), steps, warm_up
-
-
 class Trainer:
     """One model, its data and its optimizer, prepared by accelerate."""
 
@@ -98,121 +86,192 @@ class Trainer:
         model: nn.Module,
         loaders: Loaders,
         task: Task,
-        label_order: Sequence[int],
+        objective: Objective,
         settings: Settings,
     ) -> None:
         self.accelerator, self.task, self.settings = accelerator, task, settings
-        self.label_order = list(label_order)
+        self.objective, self.folder = objective, Path(settings.train.output_dir)
+        self._data = {name: x.dataset for name, x in loaders.validation.items()}
+        self._data |= {"training": loaders.train.dataset}
         train = settings.train
         groups = parameter_groups(
             model, train.learning_rate, train.weight_decay, settings.filter.filter_learning_rate
         )
         optimizer = torch.optim.AdamW(groups)
-        self.model, self.optimizer, self.train_loader = accelerator.prepare(
-            model, optimizer, loaders.train
+        self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
+        self.updates = Updates(
+            loader,
+            accelerator,
+            len(loaders.train.dataset),
+            train.per_device_train_batch_size,
+            train.gradient_accumulation_steps,
         )
         self.validation = {n: accelerator.prepare(x) for n, x in loaders.validation.items()}
         self.test = {n: accelerator.prepare(x) for n, x in loaders.test.items()}
-        # The prepared loader's length is that of one process, as the schedule needs it.
-        self.epochs, self.steps, warm_up = plan(len(self.train_loader), train)
+        self.epochs, self.steps, warm_up = plan(self.updates.batches, train)
         schedule = get_scheduler(train.lr_scheduler_type, optimizer, warm_up, self.steps)
         self.schedule = accelerator.prepare(schedule)
         self.progress = Progress()
+        self.selection = Selection.of(train, task.main_metric)
+        self._log_file = StepLog(self.folder, accelerator.is_main_process)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run that continues this one must have in common with it."""
+        config = self.accelerator.unwrap_model(self.model).config
+        return fingerprint(self.settings, config, self._data, self.accelerator)
+
+    def resume(self, asked: str) -> None:
+        """Continue from a checkpoint, as if the run had never stopped.
+
+        Raises ``CheckpointError`` if there is none, it is damaged, or of another run.
+        """
+        path = checkpoints.find(asked, self.folder)
+        found = checkpoints.load(self.accelerator, path, self.fingerprint)
+        self.progress = Progress(**found)
+        if self.accelerator.is_main_process:
+            checkpoints.bring_best(path, self.folder, self.progress.best_name)
+        self.accelerator.wait_for_everyone()
+        logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
 
     def train(self) -> Progress:
-        """Train and evaluate each epoch.
+        """Train and evaluate each epoch until the last or the end of patience; then the best one.
 
         Raises ``DivergedError`` with the step if the loss becomes NaN or infinite.
         """
-        bar = tqdm(total=self.steps, desc="Training", unit="step")
-        for epoch in range(self.epochs):
-            self._train_epoch(epoch, bar)
-            metrics = self.evaluate()
-            self.progress.history.append(self._state(epoch + 1) | metrics)
-            self._log({"train_loss": self.progress.train_loss} | metrics)
-            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-            logger.info(f"epoch {epoch + 1} of {self.epochs}: {shown}")
+        progress = self.progress
+        self._check_before()
+        self._log_file.start(progress.step)
+        bar = tqdm(total=self.steps, initial=progress.step, desc="Training", unit="step")
+        while progress.epoch < self.epochs and not self.selection.ends(progress):
+            self._train_epoch(bar)
+            self._end_epoch(self.objective.evaluate(self))
         bar.close()
-        return self.progress
+        self._load_best()
+        return progress
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and the task's metrics on every validation split, as ``eval_<metric><suffix>``."""
-        found = {}
-        for split in self.task.validation_splits:
-            logits, labels = self.outputs(self.validation[split.name], f"Evaluating {split.name}")
-            for name, value in score(self.task, logits, labels).items():
-                found[f"eval_{name}{split.key_suffix}"] = value
-        return found
+        """The objective's metrics on the validation splits, as ``eval_<metric><suffix>``."""
+        return self.objective.evaluate(self)
 
-    def outputs(self, loader: DataLoader, description: str) -> tuple[Tensor, Tensor | None]:
-        """Logits (examples, labels) in float32, and labels if the split has them, on the CPU.
+    def _check_before(self) -> None:
+        train = self.settings.train
+        saves = train.checkpointing_steps is not None or train.keeps_best
+        if saves and train.resume_from_checkpoint is None:
+            checkpoints.refuse_leftovers(self.folder)
+            # Another process may not look after the first checkpoint is there.
+            self.accelerator.wait_for_everyone()
+        asked = train.metric_for_best_model
+        if asked is not None and self.selection.metric != f"eval_{self.task.main_metric}":
+            with torch.random.fork_rng():
+                self.selection.check(self.evaluate())
 
-        Both are in the task's numbering of labels, of all processes, without the examples that
-        were repeated to fill the last batch.
-        """
-        self.model.eval()
-        logits, labels = [], []
-        for batch in tqdm(loader, desc=description, leave=False):
-            references = batch.pop("labels", None)
-            with torch.no_grad():
-                outputs = self.model(**batch)
-            gathered = self.accelerator.gather_for_metrics(outputs.logits.float())
-            logits.append(gathered.cpu())
-            if references is not None:
-                labels.append(self.accelerator.gather_for_metrics(references).cpu())
-        all_labels = torch.cat(labels) if labels else None
-        return self._in_task_order(torch.cat(logits), all_labels)
-
-    def _in_task_order(self, logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        if not self.label_order:
-            return logits, labels
-        order = torch.tensor(self.label_order)
-        return logits[:, order], None if labels is None else torch.argsort(order)[labels]
-
-    def _train_epoch(self, epoch: int, bar: Any) -> None:
+    def _train_epoch(self, bar: Any) -> None:
         self.model.train()
-        # Without it every epoch would have the first one's order.
-        self.train_loader.set_epoch(epoch)
-        window, epoch_total = self._zeros(), self._zeros()
+        progress = self.progress
         start = time.perf_counter()
-        for batch in self.train_loader:
-            with self.accelerator.accumulate(self.model):
-                loss = self.model(**batch).loss
-                examples = len(batch["labels"])
-                window = window + torch.stack(
-                    [loss.detach().double() * examples, window.new_tensor(examples)]
-                )
-                self.accelerator.backward(loss)
-                if self.accelerator.sync_gradients:
-                    update_total = self._checked(window)
-                    epoch_total += update_total
-                    self._clip()
-                self.optimizer.step()
-                if self.accelerator.sync_gradients and not self.optimizer.step_was_skipped:
-                    self.schedule.step()
-                self.optimizer.zero_grad()
-            if self.accelerator.sync_gradients:
-                mean_loss = float(update_total[0] / update_total[1])
-                self._end_step(mean_loss, time.perf_counter() - start, bar)
-                window, start = self._zeros(), time.perf_counter()
-                if self.progress.step >= self.steps:
-                    break
-        self.progress.train_loss = float(epoch_total[0] / epoch_total[1])
+        for window in self.updates.read(progress.epoch, progress.batches):
+            loss, tokens = self._update(window)
+            progress.batches += len(window)
+            self._end_step(loss, tokens, time.perf_counter() - start, bar)
+            if progress.step >= self.steps:
+                break
+            if progress.batches < self.updates.batches and self._is_due():
+                self._save()
+            start = time.perf_counter()
+        progress.train_loss = progress.loss_sum / progress.weight_sum
 
-    def _state(self, epochs: int) -> dict[str, float]:
-        rate = self.progress.learning_rates[-1]
-        return {"epoch": epochs, "step": self.progress.step, "learning_rate": rate}
+    def _update(self, window: list[Portion]) -> tuple[float, int]:
+        """One update; returns its mean loss and the number of its tokens, of all processes.
 
-    def _zeros(self) -> Tensor:
-        return torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
+        The gradient is that of the mean over all units of the window's batches on all processes,
+        however they are spread.
+        """
+        accelerator = self.accelerator
+        weights = [self.objective.weight(part.batch) * part.is_own for part in window]
+        total, tokens = self._summed(sum(weights), sum(part.tokens for part in window))
+        # Undoes the means that accelerate takes over batches and over processes.
+        scale = self.updates.accumulation * accelerator.num_processes / total
+        loss_sum = 0.0
+        for part, weight in zip(window, weights, strict=True):
+            is_last = part is window[-1]
+            accelerator.sync_gradients = is_last
+            with nullcontext() if is_last else accelerator.no_sync(self.model):
+                loss = self.objective.loss(self.model, part.batch)
+                accelerator.backward(loss * (weight * scale))
+            loss_sum += loss.detach().double() * weight
+        loss_sum = self._checked(loss_sum)
+        self._clip()
+        self.optimizer.step()
+        if not self.optimizer.step_was_skipped:
+            self.schedule.step()
+        self.optimizer.zero_grad()
+        self.progress.loss_sum += loss_sum
+        self.progress.weight_sum += total
+        return loss_sum / total, int(tokens)
 
-    def _checked(self, window: Tensor) -> Tensor:
-        """Summed loss and examples of an update over all processes, if the loss is finite."""
-        total = self.accelerator.reduce(window, reduction="sum")
+    def _end_epoch(self, metrics: dict[str, float]) -> None:
+        progress, train = self.progress, self.settings.train
+        self.selection.check(metrics)
+        progress.epoch += 1
+        progress.batches, progress.loss_sum, progress.weight_sum = 0, 0.0, 0.0
+        progress.history.append(self._state() | metrics)
+        is_best = self.selection.update(progress, metrics)
+        self._log({"epoch": progress.epoch, "train_loss": progress.train_loss} | metrics)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        logger.info(f"epoch {progress.epoch} of {self.epochs}: {shown}")
+        if is_best and train.keeps_best:
+            progress.best_name = checkpoints.name_of(progress.step)
+            self._save()
+        elif self._is_due():
+            self._save()
+
+    def _is_due(self) -> bool:
+        """Whether a checkpoint is due now; at an epoch's end only after its evaluation."""
+        every, ends_epoch = self.settings.train.checkpointing_steps, self.progress.batches == 0
+        if every is None or every == EACH_EPOCH:
+            return every == EACH_EPOCH and ends_epoch
+        return self.progress.step % int(every) == 0
+
+    def _save(self) -> None:
+        train = self.settings.train
+        path = self.folder / checkpoints.name_of(self.progress.step)
+        checkpoints.save(self.accelerator, path, asdict(self.progress), self.fingerprint)
+        limit = train.checkpoints_total_limit
+        if limit is None and train.checkpointing_steps is None:
+            limit = 1  # only the best is wanted
+        if self.accelerator.is_main_process:
+            checkpoints.rotate(self.folder, limit, path)
+        self.accelerator.wait_for_everyone()
+
+    def _load_best(self) -> None:
+        """The best epoch's weights, if they are kept and were not the last one's."""
+        progress = self.progress
+        if progress.best_name is None or progress.best_name == checkpoints.name_of(progress.step):
+            return
+        path = checkpoints.find(str(self.folder / progress.best_name), self.folder)
+        self.accelerator.load_state(str(path))
+        logger.info(f"best epoch: {progress.best_epoch}; its weights are tested and saved")
+
+    def _state(self) -> dict[str, float]:
+        progress = self.progress
+        rate = progress.learning_rates[-1]
+        return {"epoch": progress.epoch, "step": progress.step, "learning_rate": rate}
+
+    def _summed(self, *values: float) -> list[float]:
+        """Each value summed over all processes, in float64."""
+        if self.accelerator.num_processes == 1:
+            return list(values)
+        tensor = torch.tensor(values, device=self.accelerator.device, dtype=torch.float64)
+        return self.accelerator.reduce(tensor, reduction="sum").tolist()
+
+    def _checked(self, loss: Tensor) -> float:
+        """An update's loss summed over all processes, if it is finite."""
         # Every process sees the same sum, so all of them stop, and none waits for the others.
-        if not bool(torch.isfinite(total[0])):
+        (total,) = self._summed(float(loss))
+        if not math.isfinite(total):
             raise DivergedError(
-                f"The training loss is {float(total[0])} at step {self.progress.step + 1}. Lower "
+                f"The training loss is {total} at step {self.progress.step + 1}. Lower "
                 "learning_rate or filter_learning_rate, or lengthen the warm-up."
             )
         return total
@@ -222,35 +281,17 @@ class Trainer:
         if limit > 0:
             self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
 
-    def _end_step(self, loss: float, seconds: float, bar: Any) -> None:
+    def _end_step(self, loss: float, tokens: int, seconds: float, bar: Any) -> None:
         progress = self.progress
         progress.step += 1
         progress.step_seconds.append(seconds)
         progress.learning_rates.append(self.schedule.get_last_lr()[0])
+        rate, speed = progress.learning_rates[-1], tokens / seconds
         bar.update()
-        rate = progress.learning_rates[-1]
-        bar.set_postfix(loss=f"{loss:.4f}", lr=f"{rate:.2e}", s_step=f"{seconds:.3f}")
-        self._log({"loss": loss, "learning_rate": rate})
+        bar.set_postfix(loss=f"{loss:.4f}", lr=f"{rate:.2e}", tokens_s=f"{speed:.0f}")
+        self._log({"loss": loss, "learning_rate": rate, "tokens": tokens, "tokens_per_s": speed})
 
     def _log(self, values: dict[str, float]) -> None:
-        if self.settings.train.with_tracking:
+        self._log_file.write({"step": self.progress.step} | values)
+        if self.settings.train.tracker is not None:
             self.accelerator.log(values, step=self.progress.step)
-
-
-def score(task: Task, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """``loss``, the mean over the examples, and the task's metrics."""
-    if task.objective == "regress":
-        loss = functional.mse_loss(logits.squeeze(-1), labels.float())
-    else:
-        loss = functional.cross_entropy(logits, labels)
-    return {"loss": float(loss)} | task.metrics(predictions(task, logits), labels.numpy())
-
-
-def predictions(task: Task, logits: Tensor) -> np.ndarray:
-    """The predicted label's number, or the score, of each example; of shape (examples,)."""
-    if task.objective == "regress":
-        return logits.squeeze(-1).numpy()
-    # argmax calls NaN the largest: say so instead of predicting it.
-    if not bool(torch.isfinite(logits).all()):
-        raise DivergedError("The model's logits are NaN or infinite. Lower learning_rate.")
-    return logits.argmax(-1).numpy()

@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
-from accelerate.utils import set_seed
-
 from finetune import arguments, data, engine, models, outputs
+from finetune.objectives import Labels
 
 FAMILY = "glue"
 
@@ -20,9 +18,7 @@ FAMILY = "glue"
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = arguments.parse(argv)
-    accelerator = engine.make_accelerator(settings.train)
-    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR)
-    set_seed(settings.train.seed)
+    accelerator = engine.start(settings.train)
     with accelerator.main_process_first():
         task, rows = data.load(settings.data, FAMILY, settings.train.do_predict)
     tokenizer = models.load_tokenizer(settings.model)
@@ -32,15 +28,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     mismatched = settings.model.ignore_mismatched_sizes
     model = models.load_model(settings, config, ignore_mismatched_sizes=mismatched)
-    trainer = engine.Trainer(accelerator, model, loaders, task, label_order, settings)
-    if settings.train.with_tracking:
-        accelerator.init_trackers(FAMILY, outputs.tracker_settings(settings))
-    # Each process draws its own dropout; the weights are equal already.
-    set_seed(settings.train.seed, device_specific=True)
-    trainer.train()
-    results = outputs.finish(trainer, tokenizer, settings)
-    accelerator.end_training()
-    return results
+    trainer = engine.Trainer(accelerator, model, loaders, task, Labels(label_order), settings)
+    return outputs.run(trainer, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
+from finetune import storage
 from finetune.arguments import Settings
-from finetune.engine import Progress, Trainer, predictions, score
+from finetune.engine import Trainer
 from finetune.models import filter_statistics
 from tasks import Split, Task
 
@@ -25,55 +28,94 @@ RESULTS = "all_results.json"
 PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
 
 
-def finish(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, settings: Settings) -> dict:
-    """Save model, tokenizer, predictions and ``all_results.json``; returns the results."""
-    accelerator, folder = trainer.accelerator, Path(settings.train.output_dir)
-    if accelerator.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-    accelerator.wait_for_everyone()
-    tests = write_predictions(trainer, folder) if settings.train.do_predict else {}
-    model = accelerator.unwrap_model(trainer.model)
-    model.save_pretrained(
-        folder,
-        is_main_process=accelerator.is_main_process,
-        save_function=accelerator.save,
-        state_dict=accelerator.get_state_dict(trainer.model),
-    )
-    results = (
-        summary(trainer.progress)
-        | tests
-        | filter_statistics(model)
-        | {"settings": settings.flat(), **origin(accelerator)}
-    )
-    if accelerator.is_main_process:
-        tokenizer.save_pretrained(folder)
-        write_json(folder / RESULTS, results)
+def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> dict[str, Any]:
+    """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
+
+    Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
+    """
+    accelerator, train = trainer.accelerator, trainer.settings.train
+    if train.tracker is not None:
+        accelerator.init_trackers(family, tracker_settings(trainer.settings))
+    # Each process draws its own dropout; the weights are equal already.
+    set_seed(train.seed, device_specific=True)
+    if train.resume_from_checkpoint is not None:
+        trainer.resume(train.resume_from_checkpoint)
+    if train.do_eval_only:
+        found = trainer.evaluate()
+    else:
+        trainer.train()
+        found = summary(trainer)
+    results = finish(trainer, tokenizer, found)
+    accelerator.end_training()
     return results
 
 
-def summary(progress: Progress) -> dict[str, Any]:
-    """The last epoch's metrics, flat, beside steps, loss, speed and the metrics of every epoch."""
+def finish(
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, found: dict[str, Any]
+) -> dict[str, Any]:
+    """Save predictions, the trained model and ``all_results.json``; returns the results."""
+    accelerator, settings = trainer.accelerator, trainer.settings
+    folder = Path(settings.train.output_dir)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    tests = trainer.objective.predict(trainer, folder) if settings.train.do_predict else {}
+    if not settings.train.do_eval_only:
+        save_model(trainer, tokenizer, folder)
+    results = (
+        found
+        | tests
+        | trainer.objective.facts()
+        | filter_statistics(accelerator.unwrap_model(trainer.model))
+        | {"settings": settings.flat(), **origin(accelerator)}
+    )
+    if accelerator.is_main_process:
+        with storage.clear_errors(folder / RESULTS, "the model is saved"):
+            write_json(folder / RESULTS, results)
+    return results
+
+
+def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Model and tokenizer as `save_pretrained` writes them, each file whole or as it was.
+
+    Raises ``SaveError`` if they cannot be written.
+    """
+    accelerator = trainer.accelerator
+    model, weights = (
+        accelerator.unwrap_model(trainer.model),
+        accelerator.get_state_dict(trainer.model),
+    )
+    if accelerator.is_main_process:
+        target = folder / "model"
+        with storage.clear_errors(target, f"what {folder} held is as it was"):
+            aside = storage.aside_of(target)
+            shutil.rmtree(aside, ignore_errors=True)
+            model.save_pretrained(aside, state_dict=weights)
+            tokenizer.save_pretrained(aside)
+            storage.commit_files(target, folder)
+    accelerator.wait_for_everyone()
+
+
+def summary(trainer: Trainer) -> dict[str, Any]:
+    """Metrics of the last epoch, or of the best if its weights are kept, and what led there."""
+    progress = trainer.progress
     last = progress.history[-1]
-    return {name: value for name, value in last.items() if name.startswith("eval_")} | {
+    kept = last
+    if progress.best_name is not None:
+        kept = progress.history[progress.best_epoch - 1]
+    return {name: value for name, value in kept.items() if name.startswith("eval_")} | {
         "train_loss": progress.train_loss,
         "epochs": last["epoch"],
         "steps": progress.step,
+        "best": {
+            "metric": trainer.selection.metric,
+            "value": progress.best_value,
+            "epoch": progress.best_epoch,
+        },
+        "weights_of_epoch": kept["epoch"],
         "seconds_per_step": progress.seconds_per_step(),
         "history": progress.history,
     }
-
-
-def write_predictions(trainer: Trainer, folder: Path) -> dict[str, float]:
-    """One file a test split; of splits whose labels are not hidden also ``test_<metric>``."""
-    found = {}
-    for split in trainer.task.test_splits:
-        logits, labels = trainer.outputs(trainer.test[split.name], f"Predicting {split.name}")
-        if trainer.accelerator.is_main_process:
-            write_split(trainer.task, split, predictions(trainer.task, logits), folder)
-        if labels is not None:
-            for name, value in score(trainer.task, logits, labels).items():
-                found[f"test_{name}{split.key_suffix}"] = value
-    return found
 
 
 def write_split(task: Task, split: Split, predicted: np.ndarray, folder: Path) -> None:

@@ -6,38 +6,11 @@ import copy
 from pathlib import Path
 
 import pytest
-import tiny_task
 import torch
-from accelerate.utils import set_seed
-from datasets import DatasetDict
+from tiny_run import COLA, trainer
 from torch.nn import functional
 
-import tasks
-from finetune import arguments, data, engine, models
-
-COLA = tasks.get("cola")
-
-
-def trainer(folder: Path, *flags: str, count: int = 10, held_out: int = 7) -> engine.Trainer:
-    """A trainer of a tiny BERT without dropout on ``count`` rows of CoLA's schema."""
-    if not (folder / "bert").exists():
-        tiny_task.save_bert(
-            folder / "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-        )
-    settings = arguments.parse(
-        ["--model_name_or_path", str(folder / "bert"), "--output_dir", str(folder), *flags]
-    )
-    accelerator = engine.make_accelerator(settings.train)
-    set_seed(settings.train.seed)
-    rows = DatasetDict(train=tiny_task.rows(COLA, count), validation=tiny_task.rows(COLA, held_out))
-    checked = data.checked(COLA, rows, settings.data, predict=False)
-    tokenizer = models.load_tokenizer(settings.model)
-    config, order = models.load_config(settings.model, COLA, tokenizer.pad_token_id)
-    loaders = data.loaders(
-        COLA, checked, tokenizer, order, settings.data, settings.train, accelerator
-    )
-    model = models.load_model(settings, config)
-    return engine.Trainer(accelerator, model, loaders, COLA, order, settings)
+from finetune import arguments, engine, objectives
 
 
 @pytest.mark.parametrize(
@@ -95,11 +68,13 @@ def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
 
 def test_evaluation_weighs_examples_not_batches(tmp_path: Path) -> None:
     run = trainer(tmp_path, "--per_device_eval_batch_size", "4", held_out=7)
-    logits, labels = run.outputs(run.validation["validation"], "Evaluating")
+    logits, labels = run.objective.outputs(run, run.validation["validation"], "Evaluating")
     assert logits.shape == (7, 2)
     assert labels.tolist() == [0, 1, 0, 1, 0, 1, 0]
     one_by_one = trainer(tmp_path, "--per_device_eval_batch_size", "1", held_out=7)
-    single, _ = one_by_one.outputs(one_by_one.validation["validation"], "Evaluating")
+    single, _ = one_by_one.objective.outputs(
+        one_by_one, one_by_one.validation["validation"], "Evaluating"
+    )
     torch.testing.assert_close(logits, single, atol=1e-6, rtol=1e-5)
     expected = sum(
         float(functional.cross_entropy(logits[i : i + 1], labels[i : i + 1])) for i in range(7)
@@ -118,7 +93,7 @@ def test_another_label_order_changes_no_number(tmp_path: Path) -> None:
     swapped.config.label2id = {"acceptable": 0, "unacceptable": 1}
     swapped.save_pretrained(tmp_path / "bert")
     again = trainer(tmp_path)
-    assert again.label_order == [1, 0]
+    assert again.objective.label_order == [1, 0]
     assert again.evaluate() == pytest.approx(expected)
 
 
@@ -139,7 +114,7 @@ def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_divergence_stops_and_names_the_step(tmp_path: Path) -> None:
     run = trainer(tmp_path, "--per_device_train_batch_size", "2")
-    run.train_loader = Poisoned(run.train_loader, run.model, after=3)
+    run.updates.loader = Poisoned(run.updates.loader, run.model, after=3)
     with pytest.raises(engine.DivergedError, match=r"training loss is nan at step 4\. Lower lear"):
         run.train()
     assert run.progress.step == 3
@@ -161,7 +136,7 @@ class Poisoned:
 
 def test_nan_logits_are_not_scored() -> None:
     with pytest.raises(engine.DivergedError, match="logits are NaN"):
-        engine.predictions(COLA, torch.tensor([[0.0, torch.nan]]))
+        objectives.predictions(COLA, torch.tensor([[0.0, torch.nan]]))
 
 
 def test_epochs_have_their_own_order_and_seeds_fix_it(tmp_path: Path) -> None:
@@ -169,8 +144,11 @@ def test_epochs_have_their_own_order_and_seeds_fix_it(tmp_path: Path) -> None:
         run = trainer(tmp_path, "--seed", seed, "--per_device_train_batch_size", "32")
         found = []
         for epoch in range(2):
-            run.train_loader.set_epoch(epoch)
-            found += [batch["input_ids"].flatten().tolist() for batch in run.train_loader]
+            found += [
+                part.batch["input_ids"].flatten().tolist()
+                for parts in run.updates.read(epoch, done=0)
+                for part in parts
+            ]
         return found
 
     first, second = orders("1")

@@ -119,18 +119,29 @@ def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
     check_saved_model(tmp_path)
 
 
-def test_two_processes_share_the_work(tmp_path: Path) -> None:
+def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
+    tiny_task.save_data(tasks.get("cola", "glue"), tmp_path / "data", train=15)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    tiny_task.save_bert(tmp_path / "bert", **still)
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
-    argv += ["--num_train_epochs", "2", "--per_device_train_batch_size", "2"]
+    argv += ["--num_train_epochs", "2", "--gradient_accumulation_steps", "2"]
     argv += ["--per_device_eval_batch_size", "2", "--learning_rate", "0.008", "--do_predict"]
+    # 15 rows: the last batch of an epoch is short, and so is the epoch's last update.
+    alone = glue.main([*argv, "--per_device_train_batch_size", "4"])
+    argv += ["--per_device_train_batch_size", "2", "--checkpointing_steps", "epoch"]
     run_script("torch.distributed.run", "--standalone", "--nproc_per_node", "2", argv=argv)
     results = written(tmp_path)
-    assert results["machine"]["processes"] == 2
-    # Eight rows in batches of two on two processes are two updates an epoch.
+    assert (results["machine"]["processes"], alone["machine"]["processes"]) == (2, 1)
     assert [h["step"] for h in results["history"]] == [2, 4]
     assert [h["learning_rate"] for h in results["history"]] == pytest.approx([0.004, 0.0])
-    assert len((tmp_path / "out" / "CoLA.tsv").read_text().splitlines()) == 1 + 5
+    for mine, theirs in zip(results["history"], alone["history"], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    for name in ("train_loss", "filter_max_abs"):
+        assert results[name] == pytest.approx(alone[name], rel=1e-4)
     assert results["filter_max_abs"] > 0
+    assert len((tmp_path / "out" / "CoLA.tsv").read_text().splitlines()) == 1 + 5
+    saved = {path.name for path in (tmp_path / "out" / "step_4").iterdir()}
+    assert {"random_states_0.pkl", "random_states_1.pkl", "model.safetensors"} <= saved
     check_saved_model(tmp_path)
 
 

@@ -1,8 +1,8 @@
 """The main job on a small scale, with no network: `make demo`.
 
-Fine-tunes the shipped checkpoint on the demo task, plain and with each graph filter, through
-`accelerate launch`, and prints one table. All runs have the same seed and recipe; only the filter's
-flags differ.
+Fine-tunes the shipped checkpoints through `accelerate launch` and prints one table: the GLUE demo
+plainly and with each graph filter, then language modelling and code defects on little data, plainly
+and with GFSA. All runs of a task have the same seed and recipe; only the filter's flags differ.
 """
 
 from __future__ import annotations
@@ -24,28 +24,21 @@ RUNS = Path("runs") / "demo"
 
 @dataclass(frozen=True)
 class Line:
-    """One task of the table: its script, its checkpoint, what is shown, the recipe of all runs."""
+    """One task of the table: script, checkpoint, what is shown, the recipe of all runs."""
 
     script: str
-    task: str
     checkpoint: str
     metric: str
     recipe: tuple[str, ...]
+    variants: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The script's name, which is its tasks' family."""
+        return Path(self.script).stem
 
 
-LINES = (
-    Line(
-        script="finetune/glue.py",
-        task="demo",
-        checkpoint="finetune/demo/bert",
-        metric="matthews_correlation",
-        recipe=(
-            *("--num_train_epochs", "2", "--max_length", "64", "--seed", "0"),
-            *("--per_device_train_batch_size", "16", "--per_device_eval_batch_size", "100"),
-            *("--learning_rate", "5e-4", "--warmup_ratio", "0.1", "--weight_decay", "0.01"),
-        ),
-    ),
-)
+TASK = "demo"
 
 # GFSA with the order and w_0 of its published BERT runs. A - I takes each layer's values away from
 # its output, which no pretrained checkpoint expects: its step starts near 0 and is learned.
@@ -56,23 +49,61 @@ VARIANTS = {
     "laplacian": ("--step", "0.1", "--trainable", "step", "--filter_learning_rate", "1e-2"),
 }
 
+LINES = (
+    Line(
+        script="finetune/glue.py",
+        checkpoint="finetune/demo/bert",
+        metric="matthews_correlation",
+        recipe=(
+            *("--num_train_epochs", "2", "--max_length", "64", "--seed", "0"),
+            *("--per_device_train_batch_size", "16", "--per_device_eval_batch_size", "100"),
+            *("--learning_rate", "5e-4", "--warmup_ratio", "0.1", "--weight_decay", "0.01"),
+        ),
+        variants=tuple(VARIANTS),
+    ),
+    Line(
+        script="finetune/lm.py",
+        checkpoint="finetune/demo/gpt2",
+        metric="perplexity",
+        recipe=(
+            *("--max_train_steps", "20", "--max_eval_samples", "100", "--seed", "0"),
+            *("--block_size", "128", "--max_train_samples", "2000"),
+            *("--per_device_train_batch_size", "8", "--per_device_eval_batch_size", "8"),
+            *("--learning_rate", "1e-3", "--warmup_ratio", "0.1"),
+        ),
+        variants=("none", "gfsa"),
+    ),
+    Line(
+        script="finetune/code_classification.py",
+        checkpoint="finetune/demo/t5",
+        metric="accuracy",
+        recipe=(
+            *("--max_train_steps", "20", "--max_eval_samples", "100", "--seed", "0"),
+            *("--max_length", "128", "--max_train_samples", "400"),
+            *("--per_device_train_batch_size", "16", "--per_device_eval_batch_size", "50"),
+            *("--learning_rate", "1e-3", "--warmup_ratio", "0.1"),
+        ),
+        variants=("none", "gfsa"),
+    ),
+)
+
 
 def main() -> None:
     """Run every line with every variant, then print the table."""
     console = Console()
     rows = []
     for line in LINES:
-        for variant in VARIANTS:
-            console.rule(f"{line.task}: {variant}")
+        for variant in line.variants:
+            console.rule(f"{line.family}: {variant}")
             rows.append((line, variant, run(line, variant)))
     console.print(table(rows))
 
 
 def run(line: Line, variant: str) -> dict[str, Any]:
     """Fine-tune through the launcher; returns what the script wrote to all_results.json."""
-    output_dir = RUNS / f"{line.task}-{variant}"
+    output_dir = RUNS / f"{line.family}-{variant}"
     script = (
-        *(line.script, "--model_name_or_path", line.checkpoint, "--task_name", line.task),
+        *(line.script, "--model_name_or_path", line.checkpoint, "--task_name", TASK),
         *("--variant", variant, *VARIANTS[variant], *line.recipe),
         *("--output_dir", str(output_dir)),
     )
@@ -104,7 +135,7 @@ def table(rows: list[tuple[Line, str, dict[str, Any]]]) -> Table:
         shown.add_column(heading, justify="right")
     for line, variant, results in rows:
         shown.add_row(
-            line.task,
+            line.family,
             variant,
             line.metric,
             f"{results[f'eval_{line.metric}']:.3f}",

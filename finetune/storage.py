@@ -1,0 +1,107 @@
+"""Files that are there whole or not at all: written aside, forced to disk, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+MANIFEST = "manifest.json"
+
+
+class SaveError(OSError):
+    """Something could not be written, as on a full disk; nothing that was there is changed."""
+
+
+def aside_of(path: Path) -> Path:
+    """Where ``path`` is written before it is renamed; hidden, so not taken for whole."""
+    return path.with_name(f".{path.name}.part")
+
+
+@contextmanager
+def clear_errors(path: Path, kept: str) -> Iterator[None]:
+    """Raise ``SaveError`` for a failed write inside, and remove what was written aside.
+
+    Args:
+        path: what is being saved.
+        kept: what is there all the same, in words.
+    """
+    try:
+        yield
+    # torch reports a failed write as a RuntimeError of its own.
+    except (OSError, SafetensorError, RuntimeError) as error:
+        shutil.rmtree(aside_of(path), ignore_errors=True)
+        raise SaveError(
+            f"{path} could not be saved: {error}. Allowed: a folder on a disk with room and the "
+            f"right to write. Free some space; {kept}."
+        ) from error
+
+
+def commit_folder(path: Path) -> None:
+    """Turn the folder written aside into ``path``, with a manifest of its files; replaces one."""
+    aside, former = aside_of(path), path.with_name(f".{path.name}.former")
+    manifest = {
+        str(file.relative_to(aside)): {"bytes": file.stat().st_size, "sha256": digest(file)}
+        for file in sorted(aside.rglob("*"))
+        if file.is_file() and file.name != MANIFEST
+    }
+    (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+    for entry in (*aside.rglob("*"), aside):
+        _to_disk(entry)
+    shutil.rmtree(former, ignore_errors=True)
+    if path.exists():
+        path.rename(former)
+    aside.rename(path)
+    _to_disk(path.parent)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def commit_files(path: Path, folder: Path) -> None:
+    """Move the files written aside of ``path`` into ``folder``, over their formers."""
+    aside = aside_of(path)
+    for entry in (*aside.rglob("*"), aside):
+        _to_disk(entry)
+    for file in sorted(entry for entry in aside.rglob("*") if entry.is_file()):
+        target = folder / file.relative_to(aside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(target)
+    shutil.rmtree(aside)
+    _to_disk(folder)
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with a folder that `commit_folder` made; None if it is whole."""
+    try:
+        manifest: dict[str, dict[str, Any]] = json.loads((path / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return f"{MANIFEST} is missing or broken"
+    for name, expected in manifest.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != expected["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes of {expected['bytes']}"
+        if digest(file) != expected["sha256"]:
+            return f"{name} was changed"
+    return None
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

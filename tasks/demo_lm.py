@@ -1,0 +1,42 @@
+"""The demo text for language models: the standard library's documentation, one document a row.
+
+Train rows come from the train side of `tasks.corpus`; validation and test rows from the other side,
+so from other modules, and no module is in both.
+"""
+
+from collections.abc import Iterable
+
+from datasets import Dataset, DatasetDict, Features, Value
+
+from tasks import corpus
+
+FEATURES = Features({"text": Value("string"), "module": Value("string")})
+
+
+def build() -> DatasetDict:
+    """The splits; columns ``text`` (a document's sentences, parted by a space) and ``module``.
+
+    Every second module of the held-out side, in the order of their names, is for the test.
+
+    Raises:
+        ValueError: if this Python's standard library has no documentation to read.
+    """
+    documents = corpus.documents()
+    held_out = sorted({d.module for d in documents if d.side == "validation"})
+    validation, test = set(held_out[::2]), set(held_out[1::2])
+    return DatasetDict(
+        train=_split(d for d in documents if d.side == "train"),
+        validation=_split(d for d in documents if d.module in validation),
+        test=_split(d for d in documents if d.module in test),
+    )
+
+
+def text(document: corpus.Document) -> str:
+    """The document's sentences on one line."""
+    return " ".join(document.sentences)
+
+
+def _split(documents: Iterable[corpus.Document]) -> Dataset:
+    rows = [(text(document), document.module) for document in documents]
+    texts, modules = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [])
+    return Dataset.from_dict({"text": texts, "module": modules}, features=FEATURES)

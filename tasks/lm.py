@@ -1,0 +1,99 @@
+"""Language modelling: Penn Treebank, WikiText-2 and WikiText-103, and a demo text.
+
+Words are what white space parts, and one end of line a row, as the data sets' own vocabularies
+count: that gives 82,430 for the test split of Penn Treebank and 245,569 for that of WikiText-2.
+So that each counted end of line is predicted, each row ends in a token for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from datasets import DatasetDict
+
+from tasks import Split, Task, demo_lm
+
+FAMILY = "lm"
+MAIN_METRIC = "perplexity"
+
+
+def language_task(name: str, text_column: str, **others: Any) -> Task:
+    """A task of this family, with the splits and the metric that all of them have."""
+    return Task(
+        name=name,
+        family=FAMILY,
+        objective="lm",
+        text_columns=(text_column,),
+        label_column="",
+        main_metric=MAIN_METRIC,
+        test_splits=(Split("test"),),
+        **others,
+    )
+
+
+def _wikitext(name: str, size: int) -> Task:
+    """WikiText (Merity et al., arXiv 1609.07843), with its blank and title rows.
+
+    The raw form, as GFSA's published runs; `wikitext-N-v1` has rare words replaced by `<unk>`.
+    """
+    return language_task(
+        name,
+        "text",
+        dataset_name="Salesforce/wikitext",
+        dataset_config=f"wikitext-{size}-raw-v1",
+        other_configs=(f"wikitext-{size}-v1",),
+        row_end="newline",
+        word_level=True,
+    )
+
+
+TASKS = (
+    # Mikolov's preparation: lower case, 10,000 words, the others `<unk>`, numbers `N`; sentences
+    # without a line break. The hub's main branch is a script that `datasets` no longer runs.
+    language_task(
+        "ptb",
+        "sentence",
+        dataset_name="ptb-text-only/ptb_text_only",
+        revision="refs/convert/parquet",
+        data_dir="penn_treebank",
+        row_end="eos",
+        word_level=True,
+    ),
+    _wikitext("wikitext2", 2),
+    _wikitext("wikitext103", 103),
+    language_task("demo", "text", builder=demo_lm.build, row_end="newline"),
+)
+
+
+def own_task(text_column: str, rows: DatasetDict | None = None, **others: Any) -> Task:
+    """A task of someone's own rows, or of another source given in ``others``."""
+    builder = None if rows is None else lambda: rows
+    return language_task("own_text", text_column, builder=builder, **others)
+
+
+def perplexities(nats: float, tokens: int, words_per_token: float | None) -> dict[str, float]:
+    """``loss`` (nats a token), ``perplexity`` a token, and ``word_perplexity`` if words are known.
+
+    Args:
+        nats: negative log-probability, summed over the predicted tokens.
+        tokens: number of predicted tokens, at least 1.
+        words_per_token: words of the text over its tokens, or None.
+    """
+    loss = nats / tokens
+    found = {"loss": loss, "perplexity": _exp(loss)}
+    if words_per_token is not None:
+        found["word_perplexity"] = _exp(loss / words_per_token)
+    return found
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def words(text: str, row_end: str) -> int:
+    """Words of one row as it is tokenised: what white space parts, and the end of its line."""
+    return len(text.split()) + (row_end == "eos" or text.endswith("\n"))

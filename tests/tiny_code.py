@@ -1,0 +1,131 @@
+"""Tiny encoder-decoders with tokenizers of their kind, and defect rows in Devign's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Tokenizer,
+)
+
+FUNCTIONS = tuple(f"int f{i}(int a) {{ return a {'+-'[i % 2]} {i}; }}" for i in range(10))
+SIZES = {"train": 8, "validation": 5, "test": 5}
+
+
+def t5_tokenizer() -> PreTrainedTokenizerBase:
+    """A unigram one, whose vocabulary holds `</s>` as a piece, as T5's does."""
+    characters = sorted(set(" ".join(FUNCTIONS) + "</s>"))
+    pieces = ["<pad>", "</s>", "<unk>", "▁", "▁true", "▁false", *characters]
+    scored = [(piece, 0.0 if i < 3 else -3.0) for i, piece in enumerate(dict.fromkeys(pieces))]
+    return T5Tokenizer(vocab=scored, extra_ids=2, model_max_length=64)
+
+
+def bart_tokenizer() -> PreTrainedTokenizerBase:
+    """A byte-level BPE one with `<s>` and `</s>` around, as BART's and CodeT5's have."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*FUNCTIONS, *["true", "false"] * 9], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+        model_max_length=64,
+    )
+
+
+def save_t5(folder: Path) -> Path:
+    """A random T5 of two layers and four heads, with its tokenizer; returns the folder."""
+    torch.manual_seed(0)
+    tokenizer = t5_tokenizer()
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+        dropout_rate=0.0,
+    )
+    return _save(T5ForConditionalGeneration(config), tokenizer, folder)
+
+
+def save_bart(folder: Path) -> Path:
+    """A random BART of two layers and four heads, with its tokenizer; returns the folder."""
+    torch.manual_seed(0)
+    tokenizer = bart_tokenizer()
+    config = BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+        dropout=0.0,
+    )
+    return _save(BartForConditionalGeneration(config), tokenizer, folder)
+
+
+def rows(functions: Iterable[str]) -> Dataset:
+    """Functions in Devign's schema, defective and not in turn."""
+    columns = {"func": list(functions)}
+    count = len(columns["func"])
+    return Dataset.from_dict(
+        {"id": list(range(count))}
+        | columns
+        | {"target": [i % 2 == 1 for i in range(count)], "project": ["tiny"] * count}
+    )
+
+
+def save_data(folder: Path, functions: Iterable[str] = FUNCTIONS) -> Path:
+    """Splits of the functions in the hub's layout with its card; returns the folder."""
+    (folder / "default").mkdir(parents=True)
+    card = ["---", "configs:", "- config_name: default", "  data_files:"]
+    pool = tuple(functions)
+    for split, count in SIZES.items():
+        rows(pool[i % len(pool)] for i in range(count)).to_parquet(
+            folder / "default" / f"{split}-00000-of-00001.parquet"
+        )
+        card += [f"  - split: {split}", f"    path: default/{split}-*"]
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+    return folder
+
+
+def _save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -72,8 +72,10 @@ def _check_launch(accelerator: Accelerator) -> None:
         raise refusal(
             "num_processes",
             "more than 1",
-            "1, since `accelerate launch --cpu` starts a single process without MPI",
-            "Start several with `ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 SCRIPT ...`.",
+            "1, since accelerate's flag `--cpu` starts a single process without MPI",
+            "Start several on the CPU with "
+            "`ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 SCRIPT ...`: "
+            "`--multi_gpu` only means several processes.",
         )
 
 

@@ -18,6 +18,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import glue
 
+LAUNCH = (sys.executable, "-m", "accelerate.commands.launch")
 ROOT = Path(glue.__file__).parents[1]
 SUBMITTED = {
     "mnli": {"entailment", "neutral", "contradiction"},
@@ -114,7 +115,7 @@ def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
 
 def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
-    run_script("accelerate.commands.launch", "--cpu", "--num_processes", "1", argv=argv)
+    run_script("--cpu", "--num_processes", "1", argv=argv)
     assert written(tmp_path)["machine"]["processes"] == 1
     check_saved_model(tmp_path)
 
@@ -129,7 +130,16 @@ def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
     # 15 rows: the last batch of an epoch is short, and so is the epoch's last update.
     alone = glue.main([*argv, "--per_device_train_batch_size", "4"])
     argv += ["--per_device_train_batch_size", "2", "--checkpointing_steps", "epoch"]
-    run_script("torch.distributed.run", "--standalone", "--nproc_per_node", "2", argv=argv)
+    launch = (
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--main_process_port",
+        "0",
+    )
+    run_script(*launch, argv=argv)
     results = written(tmp_path)
     assert (results["machine"]["processes"], alone["machine"]["processes"]) == (2, 1)
     assert [h["step"] for h in results["history"]] == [2, 4]
@@ -151,15 +161,17 @@ def test_a_launch_that_loses_processes_is_refused(
     # What `accelerate launch --cpu --num_processes 2` sets for the only process it starts.
     for name, value in (("ACCELERATE_USE_CPU", "True"), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=r"num_processes is 'more than 1'.*torchrun --nproc_per_n"):
+    with pytest.raises(
+        ValueError, match=r"num_processes is 'more than 1'.*--multi_gpu --num_processes 2"
+    ):
         glue.main(flags(tmp_path, "cola"))
 
 
-def run_script(launcher: str, *launch_flags: str, argv: list[str]) -> None:
-    """The script through a launcher, in the environment of a fresh shell on the CPU."""
+def run_script(*launch_flags: str, argv: list[str]) -> None:
+    """The script through `accelerate launch`, in the environment of a fresh shell on the CPU."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
     done = subprocess.run(
-        [sys.executable, "-m", launcher, *launch_flags, "finetune/glue.py", *argv],
+        [*LAUNCH, *launch_flags, "finetune/glue.py", *argv],
         cwd=ROOT,
         env=environment | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -7,6 +7,7 @@ A new architecture is one row here and one tiny model in the tests.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from torch import nn
 
@@ -19,7 +20,7 @@ class Architecture:
     attention: class name of the attention module (a subclass of it counts too).
     self_attention: the attribute under which a self-attention module hangs in its layer; modules
         of the class under another name are cross-attention and stay plain.
-    heads: the module's attribute that holds the number of query heads.
+    heads: where the module holds its number of query heads, dots allowed.
     cross_attention: class names of modules that are cross-attention only.
     """
 
@@ -36,12 +37,25 @@ ARCHITECTURES = (
     Architecture(
         "BERT", "BertSelfAttention", "self", "num_attention_heads", ("BertCrossAttention",)
     ),
+    Architecture("DeiT", "DeiTAttention", "attention", "num_attention_heads"),
+    Architecture("DistilBERT", "DistilBertSelfAttention", "attention", "n_heads"),
+    Architecture(
+        "ELECTRA", "ElectraSelfAttention", "self", "num_attention_heads", ("ElectraCrossAttention",)
+    ),
     Architecture("GPT-2", "GPT2Attention", "attn", "num_heads"),
+    Architecture("GPT-NeoX", "GPTNeoXAttention", "attention", "config.num_attention_heads"),
+    Architecture("Llama", "LlamaAttention", "self_attn", "config.num_attention_heads"),
+    Architecture("Mistral", "MistralAttention", "self_attn", "config.num_attention_heads"),
+    Architecture("ModernBERT", "ModernBertAttention", "attn", "config.num_attention_heads"),
+    Architecture("OPT", "OPTAttention", "self_attn", "num_heads"),
     Architecture("PLBART", "PLBartAttention", "self_attn", "num_heads"),
+    Architecture("Qwen3", "Qwen3Attention", "self_attn", "config.num_attention_heads"),
     Architecture(
         "RoBERTa", "RobertaSelfAttention", "self", "num_attention_heads", ("RobertaCrossAttention",)
     ),
     Architecture("T5", "T5Attention", "SelfAttention", "n_heads"),
+    Architecture("ViT", "ViTAttention", "attention", "num_attention_heads"),
+    Architecture("Whisper", "WhisperAttention", "self_attn", "num_heads"),
 )
 
 
@@ -63,7 +77,7 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         for row in ARCHITECTURES:
             if row.attention in classes or classes & set(row.cross_attention):
                 is_self = row.attention in classes and name.split(".")[-1] == row.self_attention
-                found.append(AttentionModule(name, module, getattr(module, row.heads), is_self))
+                found.append(AttentionModule(name, module, attrgetter(row.heads)(module), is_self))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.utils.output_capturing import _active_collector
 
 from . import backends, masks
@@ -123,7 +123,8 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
             f"patch_model(model, config, backend=...)."
         )
-    cache = kwargs.get("past_key_values")
+    # By its class: GPT-NeoX calls it layer_past.
+    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
     if cache is None:
         return args, kwargs
     graph_filter = getattr(module, FILTER)

@@ -91,22 +91,19 @@ class OperandStaticLayer(OperandLayer, StaticLayer):
 
 
 class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
-    """`StaticSlidingWindowLayer` with operands, as long as no token has left the window."""
+    """`StaticSlidingWindowLayer` with operands: as the window moves on, they move with it."""
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """As the plain layer's.
-
-        Raises:
-            GraphAttentionError: the window is full: its buffers are then rolled by copies.
-        """
-        if self.cumulative_length_int + key_states.shape[-2] > self.max_cache_len:
-            raise GraphAttentionError(
-                f"a static cache with a sliding window of {self.max_cache_len} tokens is full. "
-                f"Graph filters are not generated beyond it: use a dynamic cache (the default)."
-            )
-        return super().update(key_states, value_states, *args, **kwargs)
+    def _write(self, packed: Tensor, columns: slice) -> None:
+        new, window = packed.shape[-2], self.max_cache_len
+        if self._wide is not self.values:
+            # The window overflows: the call sees all its tokens, the buffers hold the last ones.
+            self._wide[:, :, -new:, columns] = packed
+            kept = min(new, window)
+            self.values[:, :, window - kept :, columns] = packed[:, :, new - kept :]
+        elif self.cumulative_length_int > window:  # full: the one new token is the last
+            self.values[:, :, -1:, columns] = packed
+        else:
+            super()._write(packed, columns)
 
 
 _WITH_OPERANDS: dict[type, type[OperandLayer]] = {

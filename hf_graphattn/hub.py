@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import transformers
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
@@ -164,7 +166,8 @@ def _is_filter_key(key: str) -> bool:
 
 def _load_filters(model: PreTrainedModel, tensors: dict[str, Tensor], path: str) -> None:
     parameters = dict(filter_parameters(model))
-    tensors = {_own_name(key, model, parameters): tensor for key, tensor in tensors.items()}
+    own_names = {saved: own for own in parameters for saved in _saved_names(own, model)}
+    tensors = {own_names.get(key, key): tensor for key, tensor in tensors.items()}
     missing = sorted(parameters.keys() - tensors.keys())
     left_over = sorted(tensors.keys() - parameters.keys())
     wrong = [
@@ -183,13 +186,16 @@ def _load_filters(model: PreTrainedModel, tensors: dict[str, Tensor], path: str)
             parameter.copy_(tensors[name])
 
 
-def _own_name(key: str, model: nn.Module, parameters: dict[str, nn.Parameter]) -> str:
-    """The model's name for a checkpoint's tensor: a head prefixes its base model's names."""
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    for name in (key, key.removeprefix(prefix), prefix + key):
-        if name in parameters:
-            return name
-    return key
+def _saved_names(own_name: str, model: PreTrainedModel) -> Iterator[str]:
+    """The names that one of the model's tensors may have in a checkpoint.
+
+    A head prefixes its base model's names, and transformers keeps the names of a model's first
+    release in files (ViT's encoder.layer), whatever it calls the modules today.
+    """
+    prefix = f"{model.base_model_prefix}."
+    for name in (prefix + own_name, own_name.removeprefix(prefix), own_name):
+        yield name
+        yield from revert_weight_conversion(model, {name: torch.empty(0)})
 
 
 def _few(names: list[str]) -> str:

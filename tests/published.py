@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tiny import ROWS
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -18,15 +19,6 @@ from transformers.masking_utils import eager_mask
 
 NAME = "published_gfsa"
 COEFFICIENTS = "published_coefficients"
-SELF_ATTENTION = {  # how the qualified names of the self-attention modules end
-    "ALBERT": ".attention",
-    "BART": ".self_attn",
-    "BERT": ".attention.self",
-    "GPT-2": ".attn",
-    "PLBART": ".self_attn",
-    "RoBERTa": ".attention.self",
-    "T5": ".SelfAttention",
-}
 
 
 @dataclass
@@ -45,7 +37,7 @@ def attach(
     """Make a plain model compute GFSA with random coefficients: module name -> coefficients."""
     attached = {}
     for name, module in model.named_modules():
-        if name.endswith(SELF_ATTENTION[architecture]):
+        if name.endswith(ROWS[architecture].self_attention):
             attached[name] = Coefficients(
                 order,
                 w_0=(0.1 * torch.randn(heads)).requires_grad_(),
@@ -69,6 +61,10 @@ def published_gfsa(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, N, H, D) and the matrix (B, H, N, N) that made it; dropout acts on A first."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (
+        torch.cat([x[:, h // groups, None] for h in range(query.shape[1])], 1) for x in (key, value)
+    )
     scores = query @ key.transpose(-1, -2)
     scores = scores * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     for additive in (position_bias, attention_mask):

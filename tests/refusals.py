@@ -21,8 +21,6 @@ from transformers import (
     BertModel,
     BloomConfig,
     BloomModel,
-    DistilBertConfig,
-    DistilBertModel,
     PreTrainedModel,
     ResNetConfig,
     ResNetModel,
@@ -51,12 +49,6 @@ def _patch(make: Callable[[], Any], **kwargs: Any) -> Callable[[PreTrainedModel]
 
 def _other(model: Callable[[], Any]) -> Callable[[PreTrainedModel], Any]:
     return lambda _: ga.patch_model(model(), ga.GFSAConfig())
-
-
-def _distilbert() -> PreTrainedModel:
-    return DistilBertModel(
-        DistilBertConfig(vocab_size=9, dim=8, hidden_dim=8, n_layers=1, n_heads=2)
-    )
 
 
 def _wrapped() -> nn.Module:
@@ -133,8 +125,7 @@ ARGUMENTS: dict[str, Refusal] = {
     "transformers model without attention": Refusal(
         _other(_resnet), ("ResNetModel", "no attention", *SUPPORTED)
     ),
-    "DistilBERT": Refusal(_other(_distilbert), ("DistilBertModel", "row", *SUPPORTED)),
-    "Bloom": Refusal(_other(_bloom), ("BloomModel", "BloomAttention", *SUPPORTED)),
+    "Bloom": Refusal(_other(_bloom), ("BloomModel", "BloomAttention", "row", *SUPPORTED)),
     "wrapped model": Refusal(_other(_wrapped), ("Sequential", "before it is wrapped")),
     "torch attention": Refusal(
         _other(lambda: nn.MultiheadAttention(4, 2)), ("MultiheadAttention", "PreTrainedModel")

@@ -6,12 +6,11 @@ import copy
 
 import pytest
 import torch
-from tiny import MODELS, inputs
+from tiny import GENERATORS, MODELS, inputs
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 import hf_graphattn as ga
 
-GENERATORS = ["BART", "GPT-2", "PLBART", "T5"]
 VARIANTS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
     "plat": ga.PLaTConfig(trainable=("p",)),

@@ -138,10 +138,8 @@ def operand_layer(
     kind = _WITH_OPERANDS.get(type(layer))
     if kind is None or cache.offloading or filled:
         raise GraphAttentionError(_why_not(cache, layer, filled))
-    layer.__class__ = kind
-    layer.operands, layer.groups = operands, groups
-    layer.is_initialized = False  # an early allocation had no room for operands
-    return layer
+    cache.layers[index] = _replacement(layer, kind, operands, groups)
+    return cache.layers[index]
 
 
 class CachedAttention(Attention):
@@ -164,6 +162,17 @@ class CachedAttention(Attention):
         operand = self.calls - 1  # the first call's are the values, which the cache has anyway
         self.calls += 1
         return self.inner(self.layer.append(operand, x) if operand >= 0 else self.every_value)
+
+
+def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:
+    """An empty layer of `kind` as long as `layer`. Each class takes its own of the arguments."""
+    length = getattr(layer, "max_cache_len", None)
+    window = getattr(layer, "sliding_window", length)  # the static window's length is its window
+    new = kind(max_cache_len=length, sliding_window=window)
+    if hasattr(layer, "record_past"):  # assisted decoding will crop what it rejects
+        new.record_past = layer.record_past  # type: ignore[attr-defined]
+    new.operands, new.groups = operands, groups
+    return new
 
 
 def _layer(cache: Cache, index: int) -> Any:

@@ -21,7 +21,8 @@ def merge(
     `mask` None, boolean or additive; `position_bias` (1 or B, H, Nq, Nk) or None. A mask already
     holds the causality.
     """
-    causal = causal and mask is None and query.shape[-2] > 1
+    if mask is not None or query.shape[-2] == 1:  # as a branch: a compiled length is symbolic
+        causal = False
     if position_bias is None:
         return mask, causal
     if causal:

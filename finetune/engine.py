@@ -19,11 +19,11 @@ from accelerate.utils import DataLoaderConfiguration, set_seed, tqdm
 from torch import Tensor, nn
 from transformers import get_scheduler
 
+import hf_graphattn as ga
 from finetune import checkpoints
 from finetune.arguments import Settings, refusal
 from finetune.data import Loaders
 from finetune.fingerprint import fingerprint
-from finetune.models import parameter_groups
 from finetune.progress import Progress, Selection, StepLog
 from finetune.train_arguments import EACH_EPOCH, TrainArguments
 from finetune.updates import Portion, Updates, plan
@@ -96,8 +96,11 @@ class Trainer:
         self._data = {name: x.dataset for name, x in loaders.validation.items()}
         self._data |= {"training": loaders.train.dataset}
         train = settings.train
-        groups = parameter_groups(
-            model, train.learning_rate, train.weight_decay, settings.filter.filter_learning_rate
+        groups = ga.optimizer_groups(
+            model,
+            train.learning_rate,
+            weight_decay=train.weight_decay,
+            filter_learning_rate=settings.filter.filter_learning_rate,
         )
         optimizer = torch.optim.AdamW(groups)
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -112,39 +111,6 @@ def load_model(
     return ga.patch_model(model, settings.variant, backend=backend)
 
 
-def parameter_groups(
-    model: nn.Module, learning_rate: float, weight_decay: float, filter_lr: float | None
-) -> list[dict[str, Any]]:
-    """AdamW's groups: with decay, without (biases, norms), and the filter's learned scalars.
-
-    The scalars have no decay, and their own learning rate if ``filter_lr`` is given, which raises
-    ``ValueError`` on a model that learns none.
-    """
-    scalars = {id(parameter) for _, parameter in ga.filter_parameters(model)}
-    if filter_lr is not None and not scalars:
-        raise refusal(
-            "filter_learning_rate",
-            filter_lr,
-            "none for a model without learned filter scalars",
-            "Drop the flag, or name scalars in trainable.",
-        )
-    others = [p for p in _trained(model) if id(p) not in scalars]
-    groups = [
-        ([p for p in others if p.ndim > 1], learning_rate, weight_decay),
-        ([p for p in others if p.ndim <= 1], learning_rate, 0.0),
-        (
-            [p for p in _trained(model) if id(p) in scalars],
-            learning_rate if filter_lr is None else filter_lr,
-            0.0,
-        ),
-    ]
-    return [
-        {"params": parameters, "lr": lr, "weight_decay": decay}
-        for parameters, lr, decay in groups
-        if parameters
-    ]
-
-
 def filter_statistics(model: nn.Module) -> dict[str, int | float | None]:
     """Number of learned filter scalars, and the largest absolute value (None without any)."""
     scalars = [parameter.detach() for _, parameter in ga.filter_parameters(model)]
@@ -153,7 +119,3 @@ def filter_statistics(model: nn.Module) -> dict[str, int | float | None]:
         "filter_scalars": sum(scalar.numel() for scalar in scalars),
         "filter_max_abs": largest,
     }
-
-
-def _trained(model: nn.Module) -> Iterator[nn.Parameter]:
-    return (parameter for parameter in model.parameters() if parameter.requires_grad)

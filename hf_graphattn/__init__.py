@@ -8,7 +8,9 @@ LaplacianConfig.
 """
 
 from . import attention as _attention
+from .card import model_card
 from .errors import GraphAttentionError
+from .filter_files import load_filters, save_filters
 from .hub import from_pretrained
 from .patching import (
     filter_parameters,
@@ -17,6 +19,10 @@ from .patching import (
     patch_model,
     unpatch_model,
 )
+from .peft import load_peft, peft_modules
+from .reporting import report
+from .repository import push_to_hub, save_repository
+from .training import freeze_base, optimizer_groups
 from .variants import GraphFilter, VariantConfig, register, setting, variant_configs
 from .version import __version__
 
@@ -28,11 +34,21 @@ __all__ = [
     "VariantConfig",
     "__version__",
     "filter_parameters",
+    "freeze_base",
     "from_pretrained",
     "graph_filters",
     "is_patched",
+    "load_filters",
+    "load_peft",
+    "model_card",
+    "optimizer_groups",
     "patch_model",
+    "peft_modules",
+    "push_to_hub",
     "register",
+    "report",
+    "save_filters",
+    "save_repository",
     "setting",
     "unpatch_model",
     "variant_configs",

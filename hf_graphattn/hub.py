@@ -41,6 +41,7 @@ HUB_ARGUMENTS = (
 def from_pretrained(
     path_or_repo: str | os.PathLike[str],
     *,
+    graph_attn: VariantConfig | None = None,
     auto_class: Any = None,
     backend: str = "auto",
     **kwargs: Any,
@@ -49,6 +50,7 @@ def from_pretrained(
 
     Args:
         path_or_repo: a folder, or "user/repository".
+        graph_attn: for a plain checkpoint, the filters to put in; a patched one has its own.
         auto_class: the class to load, `AutoModelForSequenceClassification` or a model class; by
             default the class that the checkpoint names.
         backend: as in `patch_model`.
@@ -56,7 +58,8 @@ def from_pretrained(
 
     Raises:
         GraphAttentionError: the checkpoint is plain, of a newer format or of an unknown variant;
-            a filter tensor is missing, misshapen or left over; `attn_implementation` is given.
+            a filter tensor is missing, misshapen or left over; `attn_implementation` is given, or
+            `graph_attn` for a patched checkpoint.
     """
     if "attn_implementation" in kwargs:
         raise GraphAttentionError(
@@ -69,26 +72,41 @@ def from_pretrained(
     if config is None:  # arguments that are settings of the config (num_labels) go there
         config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
         kwargs |= where
-    variant = read_variant(config, path)
-    tensors = _filter_tensors(path, where)
+    saved = getattr(config, "graph_attn", None)
+    variant = _variant(path, saved, graph_attn)
+    tensors = {} if saved is None else _filter_tensors(path, where)
     model = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
     patch_model(model, variant, backend=backend)
-    _load_filters(model, tensors, path)
+    if saved is not None:
+        load_filter_tensors(model, tensors, path)
     return model
 
 
-def read_variant(config: PreTrainedConfig, path: str) -> VariantConfig:
-    """What `config.graph_attn` describes.
+def _variant(path: str, saved: object, given: VariantConfig | None) -> VariantConfig:
+    if saved is not None and given is not None:
+        raise refusal(
+            "graph_attn",
+            given,
+            f"nothing, since {path!r} is patched already",
+            "Leave it out; or unpatch_model(model) after loading, then patch_model(model, config).",
+        )
+    if saved is not None:
+        return read_variant(saved, path)
+    if given is None:
+        raise GraphAttentionError(
+            f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Pass the "
+            f"filters to put in, graph_attn=GFSAConfig(...); or load it with transformers and "
+            f"call patch_model(model, config)."
+        )
+    return given
+
+
+def read_variant(saved: object, path: str) -> VariantConfig:
+    """What a `graph_attn` object, read from `path`, describes.
 
     Raises:
-        GraphAttentionError: there is none, or it is not one that this version can read.
+        GraphAttentionError: it is not one that this version can read.
     """
-    saved = getattr(config, "graph_attn", None)
-    if saved is None:
-        raise GraphAttentionError(
-            f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Load it with "
-            f"transformers and call patch_model(model, config)."
-        )
     if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
         raise refusal(f"'graph_attn' in {path!r}", saved, f"an object with 'format': {FORMAT}")
     if saved["format"] > FORMAT:
@@ -117,7 +135,7 @@ def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
 def _load_plain(
     path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]
 ) -> PreTrainedModel:
-    for name in ("graph_attn", "attn_implementation"):
+    for name in ("graph_attn", "attn_implementation", "auto_map"):
         config.__dict__.pop(name, None)
     config._attn_implementation = None  # the plain class chooses its own, then is patched
     if hasattr(cls, "_model_mapping"):  # an Auto class: the class that it would choose
@@ -164,7 +182,12 @@ def _is_filter_key(key: str) -> bool:
     return f".{FILTER}." in key
 
 
-def _load_filters(model: PreTrainedModel, tensors: dict[str, Tensor], path: str) -> None:
+def load_filter_tensors(model: PreTrainedModel, tensors: dict[str, Tensor], path: str) -> None:
+    """Copy a checkpoint's filter tensors into a patched model's scalars.
+
+    Raises:
+        GraphAttentionError: a tensor is missing, misshapen or left over.
+    """
     parameters = dict(filter_parameters(model))
     own_names = {saved: own for own in parameters for saved in _saved_names(own, model)}
     tensors = {own_names.get(key, key): tensor for key, tensor in tensors.items()}
@@ -177,9 +200,9 @@ def _load_filters(model: PreTrainedModel, tensors: dict[str, Tensor], path: str)
     ]
     if missing or left_over or wrong:
         raise GraphAttentionError(
-            f"the filters of {path!r} do not fit its config.json. Missing: {_few(missing)}. "
+            f"the filters of {path!r} do not fit their config. Missing: {_few(missing)}. "
             f"Left over: {_few(left_over)}. Misshapen: {_few(wrong)}. The checkpoint is damaged or "
-            f"its config.json was edited: save the model again."
+            f"was edited: save the model again."
         )
     with torch.no_grad():
         for name, parameter in parameters.items():

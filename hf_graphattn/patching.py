@@ -9,6 +9,7 @@ of the attention function and one JSON object, `config.graph_attn`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
@@ -69,6 +70,7 @@ def unpatch_model(model: Model) -> Model:
         for config, implementation in owner.__dict__.pop(UNDO):
             config._attn_implementation = implementation
         del owner.config.attn_implementation, owner.config.graph_attn
+        del owner.__dict__["push_to_hub"]
     return model
 
 
@@ -91,6 +93,20 @@ def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, graph_filter in graph_filters(model).items():
         for own_name, parameter in graph_filter.named_parameters():
             yield f"{name}.{FILTER}.{own_name}", parameter
+
+
+def read_config(model: nn.Module) -> VariantConfig:
+    """The config that the model was patched with.
+
+    Raises:
+        GraphAttentionError: the model is not patched.
+    """
+    filters: list[Any] = list(graph_filters(model).values())
+    if filters:
+        return filters[0].variant_config  # PEFT's wrapping lets it through
+    raise GraphAttentionError(
+        f"{type(model).__name__} is not patched. Call patch_model(model, config) first."
+    )
 
 
 def _check_arguments(model: object, config: object) -> None:
@@ -172,6 +188,14 @@ def _attach(
         own_config._attn_implementation = NAME
     model.config.attn_implementation = NAME  # written to config.json: plain transformers refuses
     model.config.graph_attn = to_json(config)
+    # transformers' own method would write its empty card over ours.
+    model.__dict__["push_to_hub"] = partial(_push_to_hub, model)
+
+
+def _push_to_hub(model: PreTrainedModel, *args: Any, **kwargs: Any) -> str:
+    from .repository import push_to_hub  # which imports this file
+
+    return push_to_hub(model, *args, **kwargs)
 
 
 def _detach(module: nn.Module) -> None:

@@ -108,34 +108,6 @@ def test_gpt2_gets_a_padding_token(tmp_path: Path) -> None:
     assert config.pad_token_id == 7
 
 
-def test_parameter_groups_by_number(bert: Path) -> None:
-    model, _ = load(bert, tasks.get("cola"), "--variant", "gfsa")
-    decayed, plain, scalars = models.parameter_groups(model, 1e-3, 0.1, 5e-2)
-    assert [(g["lr"], g["weight_decay"]) for g in (decayed, plain, scalars)] == [
-        (1e-3, 0.1),
-        (1e-3, 0.0),
-        (5e-2, 0.0),
-    ]
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert {names[id(p)].rsplit(".", 1)[1] for p in decayed["params"]} == {"weight"}
-    no_decay = {names[id(p)] for p in plain["params"]}
-    assert no_decay == {n for n in names.values() if n.endswith("bias") or "LayerNorm" in n}
-    assert [p.numel() for p in scalars["params"]] == [4, 4]
-    grouped = sum(p.numel() for g in (decayed, plain, scalars) for p in g["params"])
-    assert grouped == sum(p.numel() for p in model.parameters())
-
-
-def test_scalars_share_the_learning_rate_unless_they_have_their_own(bert: Path) -> None:
-    model, _ = load(bert, tasks.get("cola"), "--variant", "gfsa")
-    assert models.parameter_groups(model, 1e-3, 0.1, None)[-1]["lr"] == 1e-3
-    plain, _ = load(bert, tasks.get("cola"))
-    assert len(models.parameter_groups(plain, 1e-3, 0.1, None)) == 2
-    with pytest.raises(
-        ValueError, match=r"filter_learning_rate is 0\.5; allowed: none for a model"
-    ):
-        models.parameter_groups(plain, 1e-3, 0.1, 0.5)
-
-
 def test_filter_statistics(bert: Path) -> None:
     model, _ = load(bert, tasks.get("cola"), "--variant", "laplacian", "--trainable", "step")
     with torch.no_grad():

@@ -43,8 +43,21 @@ def choose(requested: str, supported: tuple[str, ...], inputs: AttentionInputs) 
     """
     if requested != "auto":
         return requested
-    dropout_on_cpu = inputs.dropout > 0.0 and inputs.query.device.type == "cpu"
-    return "eager" if dropout_on_cpu and supported[0] == "sdpa" else supported[0]
+    slow = inputs.dropout > 0.0 and _dropout_is_slow(supported, inputs.query.device.type)
+    return "eager" if slow else supported[0]
+
+
+def explain(requested: str, supported: tuple[str, ...], device: str) -> tuple[str, str]:
+    """(backend, why it is used on this type of device), in the words of `ga.report`."""
+    if requested != "auto":
+        return requested, "asked for"
+    if _dropout_is_slow(supported, device):
+        return supported[0], "auto; under attention dropout on the CPU: eager"
+    return supported[0], "auto: memory linear in the length"
+
+
+def _dropout_is_slow(supported: tuple[str, ...], device: str) -> bool:
+    return device == "cpu" and supported[0] == "sdpa"
 
 
 def make(name: str, inputs: AttentionInputs) -> Attention:
@@ -52,4 +65,4 @@ def make(name: str, inputs: AttentionInputs) -> Attention:
     return _BACKENDS[name](inputs)
 
 
-__all__ = ["Attention", "AttentionInputs", "attention_matrix", "check", "choose", "make"]
+__all__ = ["Attention", "AttentionInputs", "attention_matrix", "check", "choose", "explain", "make"]

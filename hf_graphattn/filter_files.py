@@ -1,0 +1,139 @@
+"""The filters alone in one small file: their scalars, their config, and which model they fit.
+
+`graph_filters.safetensors` holds a tensor for each learned scalar, and in its metadata the JSON
+object of `config.graph_attn` and the number of heads of every filtered attention module. Names are
+those of the base model, so that filters move between heads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils.hub import cached_file
+
+from .architectures import attention_modules
+from .attention import FILTER
+from .errors import GraphAttentionError
+from .hub import HUB_ARGUMENTS, load_filter_tensors, read_variant
+from .patching import graph_filters, patch_model, to_json, unpatch_model
+from .variants import GraphFilter
+
+FILTERS_NAME = "graph_filters.safetensors"
+
+
+def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Write the filters of a patched model to `folder`; returns the file's path.
+
+    Of a model that PEFT wraps, the filters under the adapters are written.
+
+    Raises:
+        GraphAttentionError: the model is not patched.
+    """
+    filters = base_filters(model)
+    if not filters:
+        raise GraphAttentionError(f"{type(model).__name__} is not patched: it has no filters.")
+    tensors = {
+        f"{name}.{FILTER}.{scalar}": parameter.detach().cpu().contiguous()
+        for name, graph_filter in filters.items()
+        for scalar, parameter in graph_filter.named_parameters()
+    }
+    about = {
+        "graph_attn": to_json(next(iter(filters.values())).variant_config),
+        "heads": {name: graph_filter.num_heads for name, graph_filter in filters.items()},
+    }
+    path = Path(folder) / FILTERS_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".part")
+    save_file(tensors, aside, metadata={key: json.dumps(value) for key, value in about.items()})
+    aside.replace(path)
+    return path
+
+
+def load_filters(
+    model: PreTrainedModel,
+    path_or_repo: str | os.PathLike[str],
+    *,
+    backend: str = "auto",
+    **kwargs: Any,
+) -> PreTrainedModel:
+    """Patch a plain model with the filters that `save_filters` wrote; returns the model.
+
+    Args:
+        model: plain, of the shape that the filters were saved from; any head.
+        path_or_repo: the folder, or a hub repository that holds the file.
+        backend: as in `patch_model`.
+        kwargs: where the file is, as in transformers: revision, token, cache_dir ...
+
+    Raises:
+        GraphAttentionError: there is no such file, or it is damaged; the model is patched already,
+            or its attention modules or their heads are others. The model is then as it was.
+    """
+    path = os.fspath(path_or_repo)
+    saved, heads, tensors = read_filters(path, kwargs)
+    variant = read_variant(saved, path)
+    own = {_base_name(m.name, model): m.num_heads for m in attention_modules(model)}
+    differing = sorted(name for name in heads if own.get(name) != heads[name])
+    if differing:
+        shown = ", ".join(
+            f"{n} ({heads[n]} heads, here {own.get(n, 'none')})" for n in differing[:4]
+        )
+        raise GraphAttentionError(
+            f"the filters of {path!r} do not fit {type(model).__name__}: {len(differing)} of "
+            f"{len(heads)} attention modules differ: {shown}. Load them onto the base model that "
+            f"they were saved from."
+        )
+    patch_model(model, variant, backend=backend)
+    try:
+        load_filter_tensors(model, tensors, path)
+    except GraphAttentionError:
+        unpatch_model(model)
+        raise
+    return model
+
+
+def read_filters(
+    path: str, where: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, int], dict[str, Tensor]]:
+    """(`graph_attn`, heads of each module, tensors) of a file of filters.
+
+    Raises:
+        GraphAttentionError: there is none, or it is damaged.
+    """
+    unknown = sorted(where.keys() - set(HUB_ARGUMENTS))
+    if unknown:
+        raise TypeError(f"unexpected arguments: {', '.join(unknown)}")
+    file = cached_file(path, FILTERS_NAME, _raise_exceptions_for_missing_entries=False, **where)
+    if file is None:
+        raise GraphAttentionError(
+            f"{path!r} has no {FILTERS_NAME}: save_filters(model, folder) writes it. A whole "
+            f"patched model is loaded by from_pretrained."
+        )
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = {key: json.loads(text) for key, text in (opened.metadata() or {}).items()}
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        return about["graph_attn"], about["heads"], tensors
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise GraphAttentionError(f"{file} is no file of filters, or damaged: {error}") from error
+
+
+def base_filters(model: nn.Module) -> dict[str, GraphFilter]:
+    """The filters by their attention module's name in the base model, without PEFT's wrapping."""
+    if hasattr(model, "get_base_model"):  # PEFT's
+        model = cast(Any, model).get_base_model()
+    filters: dict[str, Any] = graph_filters(model)
+    return {
+        _base_name(name, model): getattr(each, "original_module", each)  # PEFT's modules_to_save
+        for name, each in filters.items()
+    }
+
+
+def _base_name(name: str, model: nn.Module) -> str:
+    return name.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")

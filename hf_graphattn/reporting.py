@@ -1,0 +1,130 @@
+"""`report(model)`: what was patched, as a table."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from . import backends
+from .architectures import attention_modules
+from .attention import FILTER
+from .errors import GraphAttentionError
+from .patching import is_patched
+from .variants import GraphFilter
+
+HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
+SHOWN_HEADS = 8  # values printed a scalar; of more, the smallest, mean and largest
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One self-attention module; without a filter, `variant` is "plain" and the rest empty.
+
+    scalars: name -> one value, or a list of one a head. learned: the names that are parameters.
+    """
+
+    layer: int
+    module: str
+    heads: int
+    variant: str
+    scalars: dict[str, float | list[float]]
+    learned: tuple[str, ...]
+    backend: str
+    reason: str
+
+    def cells(self) -> tuple[str, ...]:
+        scalars = "  ".join(
+            f"{name}{'*' if name in self.learned else ''} {_shown(value)}"
+            for name, value in self.scalars.items()
+        )
+        backend = f"{self.backend}: {self.reason}" if self.backend else ""
+        return (str(self.layer), self.module, str(self.heads), self.variant, scalars, backend)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The table of `report(model)`: prints as text, shows as HTML in a notebook."""
+
+    title: str
+    rows: tuple[ReportRow, ...]
+
+    def __str__(self) -> str:
+        table = [HEADINGS, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+            for cells in table
+        ]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self) -> str:
+        def row(tag: str, cells: tuple[str, ...]) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+        body = "".join(row("td", each.cells()) for each in self.rows)
+        caption = f"<caption>{html.escape(self.title)}</caption>"
+        return f"<table>{caption}<thead>{row('th', HEADINGS)}</thead><tbody>{body}</tbody></table>"
+
+
+def report(model: nn.Module) -> Report:
+    """What was patched: one row a self-attention module, in the order that `layers` counts.
+
+    Raises:
+        GraphAttentionError: the model is not patched.
+    """
+    if not is_patched(model):
+        raise GraphAttentionError(
+            f"{type(model).__name__} is not patched: there is nothing to report. Call "
+            f"patch_model(model, config) first."
+        )
+    modules = [found for found in attention_modules(model) if found.is_self_attention]
+    rows = tuple(
+        _row(layer, found.name, found.num_heads, getattr(found.module, FILTER), found.module)
+        for layer, found in enumerate(modules)
+    )
+    filtered = [row for row in rows if row.backend]
+    learned = sum(row.heads * len(row.learned) for row in filtered)
+    title = (
+        f"{type(model).__name__}: {len(filtered)} of {len(rows)} self-attention modules filtered, "
+        f"{learned} learned scalars"
+    )
+    return Report(title, rows)
+
+
+def _row(layer: int, name: str, heads: int, graph_filter: Any, module: nn.Module) -> ReportRow:
+    if graph_filter is None:
+        return ReportRow(layer, name, heads, "plain", {}, (), "", "")
+    current: GraphFilter = _current(graph_filter)
+    config = current.variant_config
+    device = next(module.parameters()).device.type
+    backend, reason = backends.explain(current.backend, current.backends, device)
+    values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
+    return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
+
+
+def _current(graph_filter: Any) -> Any:
+    """The filter itself; where PEFT wraps it, that of the active adapter."""
+    if isinstance(graph_filter, GraphFilter):
+        return graph_filter
+    active = [*graph_filter.active_adapters][:1]
+    own = graph_filter.modules_to_save
+    return own[active[0]] if active and active[0] in own else graph_filter.original_module
+
+
+def _value(value: float | Tensor) -> float | list[float]:
+    return value.detach().float().tolist() if isinstance(value, Tensor) else float(value)
+
+
+def _shown(value: float | list[float]) -> str:
+    if not isinstance(value, list):
+        return f"{value:.4g}"
+    if len(set(value)) == 1:
+        return f"{value[0]:.4g}"
+    if len(value) <= SHOWN_HEADS:
+        return " ".join(f"{item:.4g}" for item in value)
+    mean = sum(value) / len(value)
+    return f"{min(value):.4g} .. {max(value):.4g}, mean {mean:.4g}"

@@ -1,0 +1,121 @@
+"""A patched model as a repository that explains itself: weights, card, and a loading module.
+
+    README.md       the model card
+    graph_attn.py   two lines, so that `trust_remote_code=True` loads the filters
+    config.json     names that module under `auto_map`
+
+All of it goes up in one commit: an interrupted push leaves the repository as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, ModelCard
+from transformers import PreTrainedModel
+from transformers.models.auto import auto_factory, modeling_auto
+
+from .card import model_card
+from .patching import read_config
+
+MODULE = "graph_attn"
+
+
+def save_repository(
+    model: PreTrainedModel,
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    tokenizer: Any = None,
+    max_shard_size: int | str = "50GB",
+    **about: Any,
+) -> Path:
+    """Write what `push_to_hub` uploads: weights, `config.json`, README.md, the loading module.
+
+    Args:
+        repo_id: the name that the card loads it by.
+        tokenizer: saved beside the model, if given; a processor serves as well.
+        about: for the card, as in `model_card`: base_model, datasets, results, license ...
+
+    Raises:
+        GraphAttentionError: the model is not patched.
+    """
+    read_config(model)  # refuse before anything is written
+    folder = Path(folder)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    explain(model, folder, model_card(model, repo_id, **about))
+    return folder
+
+
+def explain(model: PreTrainedModel, folder: Path, card: ModelCard) -> None:
+    """Add card and loading module to a folder that holds the saved model."""
+    names = _auto_classes(model)
+    config_file = folder / "config.json"
+    config = json.loads(config_file.read_text("utf-8"))
+    config["auto_map"] = {name: f"{MODULE}.{name}" for name in names}
+    config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    (folder / f"{MODULE}.py").write_text(_module_text(names), "utf-8")
+    card.save(folder / "README.md")
+
+
+def push_to_hub(
+    model: PreTrainedModel,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+    **about: Any,
+) -> str:
+    """Upload a patched model with its card and loading module; returns the commit's address.
+
+    A patched model's own `model.push_to_hub(...)` is this function. The card replaces the
+    repository's; arguments of the card as in `model_card`, `tokenizer` and `max_shard_size` as in
+    `save_repository`, the others as in transformers.
+    """
+    api = HfApi(token=token)
+    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if revision is not None and not revision.startswith("refs/pr"):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        save_repository(model, folder, repo_id, **about)
+        commit = api.upload_folder(
+            repo_id=repo_id,
+            folder_path=folder,
+            revision=revision,
+            create_pr=create_pr,
+            commit_message=commit_message or f"Upload {type(model).__name__}",
+            commit_description=commit_description,
+        )
+    return commit
+
+
+def _auto_classes(model: PreTrainedModel) -> list[str]:
+    """The Auto classes of transformers that know this model's config."""
+    kind = type(model.config)
+    return sorted(
+        name
+        for name, cls in vars(modeling_auto).items()
+        if isinstance(cls, type)
+        and issubclass(cls, auto_factory._BaseAutoModelClass)
+        and cls._model_mapping is not None
+        and kind in cls._model_mapping
+        and not name.startswith("_")
+    )
+
+
+def _module_text(names: list[str]) -> str:
+    listed = "".join(f"    {name},\n" for name in names)
+    return (
+        '"""Loads this checkpoint with its graph filters. Needs: pip install hf_graphattn"""\n\n'
+        f"from hf_graphattn.remote import (\n{listed})\n"
+    )

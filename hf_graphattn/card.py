@@ -63,9 +63,9 @@ def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) 
     origin = f", made from `{base_model}`" if base_model else ""
     return (
         f"# {repo_id.split('/')[-1]}\n\n"
-        f"`{type(model).__name__}`{origin}, whose self-attention is a graph filter: the attention "
-        f"matrix A of each head is taken as a graph, and the values are filtered on it. Made with "
-        f"`hf_graphattn`."
+        f"`{type(model).__name__}`{origin}, whose self-attention is a graph filter: each head "
+        f"takes its attention matrix `A = softmax(QK^T / sqrt(d))` as a graph and filters the "
+        f"values `V` on it, so that its output is `H V` instead of `A V`. Made with `hf_graphattn`."
     )
 
 

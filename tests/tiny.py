@@ -31,7 +31,8 @@ class Tiny:
     self_attention: how the qualified names of the self-attention modules end.
     modules: how many of them there are.
     reads: "text", "images" or "speech". padding: what the batches of the tests may have.
-    generates: whether it writes tokens. window: whether a layer sees a sliding window only.
+    generates: whether it writes tokens. checkpoints: whether transformers has gradient
+    checkpointing for it.
     """
 
     prefix: str
@@ -43,7 +44,7 @@ class Tiny:
     reads: str = "text"
     padding: tuple[str, ...] = TEXT
     generates: bool = False
-    window: bool = False
+    checkpoints: bool = True
 
 
 _ENCODER = {
@@ -85,6 +86,7 @@ ROWS = {
         _BERT_DROPOUT,
         ".attention",
         modules=1,  # one module serves every layer
+        checkpoints=False,
     ),
     "BART": Tiny(
         "Bart",
@@ -156,7 +158,6 @@ ROWS = {
         "attention_dropout",
         ".self_attn",
         generates=True,
-        window=True,
     ),
     "ModernBERT": Tiny(
         "ModernBert",
@@ -199,7 +200,6 @@ ROWS = {
         "attention_dropout",
         ".self_attn",
         generates=True,
-        window=True,
     ),
     "RoBERTa": Tiny(
         "Roberta",
@@ -256,7 +256,6 @@ ROWS = {
     ),
 }
 GENERATORS = [name for name, row in ROWS.items() if row.generates]
-PADDED = [(name, padding) for name, row in ROWS.items() for padding in row.padding]
 
 
 def build(architecture: str, head: str | None = None, **settings: object) -> PreTrainedModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
@@ -15,9 +14,13 @@ class EagerAttention(Attention):
 
     name: ClassVar[str] = "eager"
 
-    @cached_property
+    _matrix: Tensor | None = None
+
+    @property
     def matrix(self) -> Tensor:
-        return attention_matrix(self.inputs)
+        if self._matrix is None:  # no cached_property: torch.compile cannot take its lock
+            self._matrix = attention_matrix(self.inputs)
+        return self._matrix
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.matrix @ x

@@ -1,0 +1,245 @@
+"""A hub on the loopback: the endpoints that huggingface_hub calls, repositories in memory.
+
+    with HubServer() as hub:  # hub.environment() points a process at it
+        ...
+
+Each commit is whole or not there. `break_next` cuts the next matching request half-way;
+`hold_next` keeps the next one waiting, so that its sender can be killed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+Files = dict[str, bytes]
+
+
+class HubServer:
+    """`repositories`: id -> commits, oldest first, each a (sha, files)."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, list[tuple[str, Files]]] = {}
+        self.requests: list[str] = []
+        self.held, self.released = threading.Event(), threading.Event()
+        self._to_break: re.Pattern[str] | None = None
+        self._to_hold: re.Pattern[str] | None = None
+        hub = self
+
+        class Handler(_Handler):
+            server_hub = hub
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> HubServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """The environment of a fresh process whose hub is this one, with its cache in `home`."""
+        own = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+        return own | {
+            "HF_ENDPOINT": f"http://127.0.0.1:{self._server.server_address[1]}",
+            "HF_HOME": str(home),
+            "HF_TOKEN": "hf_loopback",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "NO_PROXY": "127.0.0.1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def files(self, repo: str) -> Files:
+        """The newest commit's."""
+        return self.repositories[repo][-1][1]
+
+    def break_next(self, pattern: str) -> None:
+        """Cut the connection of the next request whose "METHOD path" matches."""
+        self._to_break = re.compile(pattern)
+
+    def hold_next(self, pattern: str) -> None:
+        """Set `held` at the next matching request, and cut it after `released` is set."""
+        self._to_hold = re.compile(pattern)
+
+    def breaks(self, request: str) -> bool:
+        if self._to_hold is not None and self._to_hold.search(request):
+            self._to_hold = None
+            self.held.set()
+            self.released.wait(60)
+            return True
+        hit = self._to_break is not None and self._to_break.search(request) is not None
+        if hit:
+            self._to_break = None
+        return hit
+
+    def commit(self, repo: str, lines: list[dict[str, Any]]) -> str:
+        files = dict(self.files(repo)) if self.repositories[repo] else {}
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "deletedFile":
+                files.pop(value["path"], None)
+        sha = hashlib.sha1(f"{repo}{len(self.repositories[repo])}".encode()).hexdigest()
+        self.repositories[repo].append((sha, files))
+        return sha
+
+    def revision(self, repo: str, name: str) -> tuple[str, Files] | None:
+        commits = self.repositories.get(repo) or []
+        if name == "main" and commits:
+            return commits[-1]
+        return next((commit for commit in commits if commit[0] == name), None)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_hub: HubServer
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        request = f"{self.command} {path}"
+        self.server_hub.requests.append(request)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._broken = self.server_hub.breaks(request)
+        if self._broken and self.command == "POST":
+            self.close_connection = True
+            self.connection.close()
+            return
+        for pattern, method in _ROUTES:
+            found = re.fullmatch(pattern, request)
+            if found:
+                method(self, body, *found.groups())
+                return
+        self._fail(404, "EntryNotFound")
+
+    def _create(self, body: bytes) -> None:
+        asked = json.loads(body)
+        repo = "/".join(filter(None, (asked.get("organization") or "user", asked["name"])))
+        taken = repo in self.server_hub.repositories
+        self.server_hub.repositories.setdefault(repo, [])
+        url = f"http://{self.headers['Host']}/{repo}"
+        self._json({"url": url, "name": repo, "id": repo}, 409 if taken else 200)
+
+    def _validate(self, body: bytes) -> None:
+        self._json({"errors": [], "warnings": []})
+
+    def _preupload(self, body: bytes, repo: str, revision: str) -> None:
+        paths = [entry["path"] for entry in json.loads(body)["files"]]
+        modes = [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]
+        self._json({"files": modes})
+
+    def _commit(self, body: bytes, repo: str, revision: str) -> None:
+        lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+        sha = self.server_hub.commit(repo, lines)
+        url = f"http://{self.headers['Host']}/{repo}/commit/{sha}"
+        self._json({"success": True, "commitOid": sha, "commitUrl": url})
+
+    def _info(self, body: bytes, repo: str, revision: str | None = None) -> None:
+        found = self.server_hub.revision(repo, revision or "main")
+        if repo not in self.server_hub.repositories:
+            self._fail(404, "RepoNotFound")
+        elif found is None:
+            self._json({"id": repo, "siblings": [], "tags": [], "private": False})
+        else:
+            names = [{"rfilename": name} for name in sorted(found[1])]
+            self._json({"id": repo, "sha": found[0], "siblings": names, "private": False})
+
+    def _tree(self, body: bytes, repo: str, revision: str) -> None:
+        found = self.server_hub.revision(repo, revision)
+        if found is None:
+            self._fail(404, "RevisionNotFound")
+            return
+        self._json(
+            [
+                {"type": "file", "path": name, "size": len(data), "oid": _etag(data)}
+                for name, data in sorted(found[1].items())
+            ]
+        )
+
+    def _resolve(self, body: bytes, repo: str, revision: str, name: str) -> None:
+        found = self.server_hub.revision(repo, revision)
+        if repo not in self.server_hub.repositories:
+            self._fail(404, "RepoNotFound")
+        elif found is None or name not in found[1]:
+            self._fail(404, "EntryNotFound")
+        else:
+            self._send(found[1][name], found[0])
+
+    def _send(self, data: bytes, sha: str) -> None:
+        start = 0
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        if asked:
+            start = int(asked[1])
+        part = data[start:]
+        self.send_response(206 if asked else 200)
+        self.send_header("ETag", f'"{_etag(data)}"')
+        self.send_header("X-Repo-Commit", sha)
+        self.send_header("Content-Length", str(len(part)))
+        if asked:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self._broken:
+            self.wfile.write(part[: len(part) // 2])
+            self.close_connection = True
+            return
+        self.wfile.write(part)
+
+    def _json(self, value: object, status: int = 200) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _fail(self, status: int, code: str) -> None:
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("X-Error-Message", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _etag(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()
+
+
+_REPO = r"([^/]+/[^/]+)"
+_ROUTES: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("POST /api/repos/create", _Handler._create),
+    ("POST /api/validate-yaml", _Handler._validate),
+    (f"POST /api/models/{_REPO}/preupload/(.+)", _Handler._preupload),
+    (f"POST /api/models/{_REPO}/commit/(.+)", _Handler._commit),
+    (f"GET /api/models/{_REPO}/tree/([^/]+).*", _Handler._tree),
+    (f"GET /api/models/{_REPO}/revision/(.+)", _Handler._info),
+    (f"GET /api/models/{_REPO}", _Handler._info),
+    (f"(?:GET|HEAD) /{_REPO}/resolve/([^/]+)/(.+)", _Handler._resolve),
+)

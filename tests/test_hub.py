@@ -1,0 +1,221 @@
+"""Push and load through huggingface_hub's own client, against a hub on the loopback.
+
+Every step runs in a process of its own, as a person's would.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hub_server import HubServer
+from safetensors.torch import load_file, save_file
+from tiny import MODELS, inputs
+from transformers import PreTrainedModel
+
+import hf_graphattn as ga
+
+REPO = "user/tiny"
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with HubServer() as server:
+        yield server
+
+
+class Person:
+    """Someone with a cache folder of their own, and a file of inputs and expected logits."""
+
+    def __init__(self, hub: HubServer, folder: Path) -> None:
+        self.hub, self.folder = hub, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def runs(self, code: str, *, may_fail: bool = False) -> str:
+        """The code's output, errors included."""
+        process = self.starts(code)
+        output, _ = process.communicate(timeout=300)
+        assert may_fail == (process.returncode != 0), output
+        return output
+
+    def starts(self, code: str) -> subprocess.Popen[str]:
+        start = (
+            "import sys, torch\nfrom pathlib import Path\n"
+            f"folder = Path({str(self.folder.parent)!r})\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-c", start + code],
+            env=self.hub.environment(self.folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+CHECK = """
+from safetensors.torch import load_file
+saved = load_file(folder / "expected.safetensors")
+logits = saved.pop("logits")
+assert torch.equal(model(**saved).logits, logits), (model(**saved).logits - logits).abs().max()
+"""
+PUSH = """
+import hf_graphattn as ga
+from huggingface_hub import EvalResult
+model = ga.from_pretrained(folder / "model")
+result = EvalResult("text-classification", "glue", "CoLA", "matthews_correlation", 0.5,
+                    dataset_split="validation")
+print(model.push_to_hub("tiny", base_model="google-bert/bert-base-uncased",
+                        datasets=["nyu-mll/glue"], results=[result], license="mit"))
+"""
+
+
+def saved(tmp_path: Path, architecture: str = "BERT") -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(order=4, w_K=0.3))
+    model.save_pretrained(tmp_path / "model")
+    batch = inputs(model, "right")
+    save_file({**batch, "logits": model(**batch).logits}, tmp_path / "expected.safetensors")
+    return model
+
+
+def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
+    saved(tmp_path)
+    author = Person(hub, tmp_path / "author")
+    assert "/commit/" in author.runs(PUSH)
+    author.runs(PUSH)  # a second push keeps the card too
+    files = hub.files(REPO)
+    assert set(files) == {"README.md", "config.json", "graph_attn.py", "model.safetensors"}
+    card = files["README.md"].decode()
+    for words in (
+        "GFSA (arXiv 2312.04234)",
+        "w_K (A + (K-1)(A^2 - A))",
+        "base_model: google-bert/bert-base-uncased",
+        "nyu-mll/glue",
+        "type: matthews_correlation",
+        "value: 0.5",
+        'ga.from_pretrained("user/tiny")',
+        "trust_remote_code=True",
+        "license: mit",
+        "w_K*",
+    ):
+        assert words in card, words
+    reader = Person(hub, tmp_path / "reader")
+    reader.runs(
+        "import hf_graphattn as ga\n"
+        'model = ga.from_pretrained("user/tiny")\n'
+        'assert not hasattr(model.config, "auto_map")\n' + CHECK
+    )
+    reader.runs(
+        "from huggingface_hub import ModelCard\n"
+        'data = ModelCard.load("user/tiny").data\n'
+        'assert data.eval_results[0].metric_value == 0.5 and data.model_name == "tiny"\n'
+    )
+    offline = reader.runs(
+        'import os; os.environ["HF_HUB_OFFLINE"] = "1"\nimport hf_graphattn as ga\n'
+        'model = ga.from_pretrained("user/tiny")\n' + CHECK
+    )
+    assert "Traceback" not in offline
+
+
+def test_transformers_alone_loads_it_with_trust_and_refuses_without(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    saved(tmp_path)
+    Person(hub, tmp_path / "author").runs(PUSH)
+    reader = Person(hub, tmp_path / "reader")
+    reader.runs(
+        "from transformers import AutoModelForSequenceClassification, AutoModel\n"
+        "model = AutoModelForSequenceClassification.from_pretrained(\n"
+        '    "user/tiny", trust_remote_code=True)\n'
+        "import hf_graphattn as ga\nassert ga.is_patched(model)\n"
+        'base = AutoModel.from_pretrained("user/tiny", trust_remote_code=True)\n'
+        'assert type(base).__name__ == "BertModel" and ga.is_patched(base)\n' + CHECK
+    )
+    plain = (
+        "from transformers import AutoModelForSequenceClassification\n"
+        'AutoModelForSequenceClassification.from_pretrained("user/tiny"{})\n'
+    )
+    refused = reader.runs(plain.format(""), may_fail=True)
+    assert "graph_attn" in refused
+    without = (
+        "class NotInstalled:\n"
+        "    def find_spec(self, name, *rest):\n"
+        '        if name.startswith("hf_graphattn"):\n'
+        '            raise ModuleNotFoundError(f"No module named {name!r}", name=name)\n'
+        "sys.meta_path.insert(0, NotInstalled())\n"
+    )
+    fresh = Person(hub, tmp_path / "fresh")
+    refused = fresh.runs(without + plain.format(", trust_remote_code=True"), may_fail=True)
+    assert "pip install hf_graphattn" in refused
+
+
+def test_a_killed_push_leaves_the_repository_as_it_was(hub: HubServer, tmp_path: Path) -> None:
+    saved(tmp_path)
+    author = Person(hub, tmp_path / "author")
+    author.runs(PUSH)
+    before = hub.revision(REPO, "main")
+    hub.hold_next("POST .*/commit/")
+    change = PUSH.replace("result =", "model.classifier.bias.data += 1\nresult =")
+    process = author.starts(change)
+    assert hub.held.wait(120)
+    process.kill()
+    process.communicate()
+    hub.released.set()
+    assert hub.revision(REPO, "main") == before
+    Person(hub, tmp_path / "reader").runs(
+        'import hf_graphattn as ga\nmodel = ga.from_pretrained("user/tiny")\n' + CHECK
+    )
+    hub.break_next("POST .*/commit/")  # of a connection that breaks, the client tries again
+    author.runs(change)
+    assert hub.revision(REPO, "main") != before
+
+
+def test_an_interrupted_download_goes_on_at_the_next_call(hub: HubServer, tmp_path: Path) -> None:
+    saved(tmp_path)
+    Person(hub, tmp_path / "author").runs(PUSH)
+    reader = Person(hub, tmp_path / "reader")
+    hub.break_next("GET .*model.safetensors")
+    load = 'import hf_graphattn as ga\nmodel = ga.from_pretrained("user/tiny")\n'
+    # The client may try again by itself, or give up; a half file is never taken for a whole one.
+    reader.runs(f"try:\n    exec({load!r})\nexcept Exception as error:\n    print(repr(error))\n")
+    assert hub._to_break is None
+    reader.runs(load + CHECK)
+
+
+def test_filters_and_adapters_load_from_the_hub(hub: HubServer, tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    ga.save_filters(model, tmp_path / "filters")
+    ga.unpatch_model(model).save_pretrained(tmp_path / "plain")
+    person = Person(hub, tmp_path / "person")
+    person.runs(
+        "from huggingface_hub import HfApi\n"
+        'HfApi().create_repo("user/filters")\n'
+        'HfApi().upload_folder(repo_id="user/filters", folder_path=folder / "filters")\n'
+    )
+    person.runs(
+        "import hf_graphattn as ga\nfrom transformers import AutoModelForSequenceClassification\n"
+        'model = AutoModelForSequenceClassification.from_pretrained(folder / "plain")\n'
+        'ga.load_filters(model, "user/filters")\n' + CHECK
+    )
+
+
+def test_a_repository_in_a_folder_loads_with_trust(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    ga.save_repository(model, tmp_path / "repo", REPO)
+    assert "auto_map" not in json.loads((tmp_path / "model" / "config.json").read_text())
+    from transformers import AutoModelForSequenceClassification
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "repo", trust_remote_code=True
+    )
+    batch = load_file(tmp_path / "expected.safetensors")
+    logits = batch.pop("logits")
+    assert torch.equal(loaded(**batch).logits, logits)
+    with pytest.raises(ga.GraphAttentionError, match="not patched"):
+        ga.save_repository(MODELS["BERT"](), tmp_path / "nothing", REPO)
+    assert not (tmp_path / "nothing").exists()

@@ -1,0 +1,129 @@
+"""What worked on the model before works on it patched: precisions, copies, pipelines, devices."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from features import VARIANTS, gradients, patched
+from tiny import MODELS, VOCABULARY, inputs
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast, pipeline
+
+import hf_graphattn as ga
+
+NAMES = [config.variant for config in VARIANTS]
+DTYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # and their relative rounding
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("config", VARIANTS, ids=NAMES)
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
+def test_autocast_trains_the_scalars(
+    architecture: str, config: ga.VariantConfig, dtype: torch.dtype
+) -> None:
+    model = patched(architecture, config)
+    batch = inputs(model, "right")
+    expected = model(**batch)[0]
+    with torch.autocast("cpu", dtype):
+        logits = model(**batch)[0]
+        got = gradients(model, batch)
+    # Tiny random models are worse conditioned than real ones: 40 roundings.
+    assert (logits - expected).abs().max() <= 40 * DTYPES[dtype] * expected.abs().max()
+    assert all(gradient.isfinite().all() for gradient in got)
+    for name, scalar in ga.filter_parameters(model):
+        assert scalar.dtype == torch.float32
+        assert scalar.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("config", VARIANTS, ids=NAMES)
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "ViT"])
+def test_half_models(architecture: str, config: ga.VariantConfig, dtype: torch.dtype) -> None:
+    """`model.half()` and `model.bfloat16()`: the plain model's precision, scalars exact."""
+    model = patched(architecture, config)
+    batch = inputs(model, "right")
+    expected = model(**batch)[0]
+    model.to(dtype)
+    half = {n: x.to(dtype) if x.is_floating_point() else x for n, x in batch.items()}
+    logits = model(**half)[0]
+    assert logits.dtype == dtype
+    assert (logits - expected).abs().max() <= 40 * DTYPES[dtype] * expected.abs().max()
+    assert all(scalar.dtype == torch.float32 for _, scalar in ga.filter_parameters(model))
+
+
+@pytest.mark.parametrize("config", VARIANTS, ids=NAMES)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_are_whole_and_their_own(copied, config: ga.VariantConfig) -> None:
+    model = patched("T5", config)
+    batch = inputs(model)
+    twin = copied(model)
+    assert torch.equal(twin(**batch)[0], model(**batch)[0])
+    assert twin.push_to_hub.args[0] is twin
+    assert str(ga.report(twin)) == str(ga.report(model))
+    expected = model(**batch)[0]
+    ga.unpatch_model(twin)
+    assert not torch.equal(twin(**batch)[0], expected)
+    assert torch.equal(model(**batch)[0], expected)  # the original keeps its filters
+
+
+def tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    words = {"[PAD]": 0, "[BOS]": 1, "[EOS]": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
+    made = Tokenizer(models.WordLevel(words, unk_token="w3"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", eos_token="[EOS]", padding_side="left"
+    )
+    fast.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def test_pipelines_take_a_patched_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    words = tokenizer(tmp_path)
+    text = "w5 w9 w30 w7"
+    classifier = patched("BERT")
+    found = pipeline("text-classification", model=classifier, tokenizer=words, top_k=None)(text)
+    with torch.no_grad():
+        scores = classifier(**words(text, return_tensors="pt")).logits.softmax(-1)[0]
+    by_label = {each["label"]: each["score"] for each in found[0]}
+    assert by_label == pytest.approx({f"LABEL_{i}": float(s) for i, s in enumerate(scores)})
+
+    writer = patched("GPT-2", tie_word_embeddings=False)
+    writer.generation_config.update(eos_token_id=None, pad_token_id=0)
+    settings = {"max_new_tokens": 5, "do_sample": False}
+    written = pipeline("text-generation", model=writer, tokenizer=words)(text, **settings)
+    ids = words(text, return_tensors="pt")
+    ids.pop("token_type_ids", None)
+    expected = writer.generate(**ids, **settings, use_cache=False)
+    joined = "".join(written[0]["generated_text"].split())
+    assert joined == "".join(words.decode(expected[0]).split())
+    assert "not supported" not in caplog.text
+
+
+def test_device_map_places_the_filters_with_their_modules(tmp_path: Path) -> None:
+    model = patched("BERT")
+    model.save_pretrained(tmp_path)
+    loaded = ga.from_pretrained(tmp_path, device_map="cpu")
+    batch = inputs(model)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    assert {p.device.type for _, p in ga.filter_parameters(loaded)} == {"cpu"}
+
+
+@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+def test_quantised_loading_reaches_its_backend(bits: str, tmp_path: Path) -> None:
+    """bitsandbytes does the work, where it is installed; without it transformers says so, and the
+    filters are not loaded onto anything else."""
+    patched("Llama").save_pretrained(tmp_path)
+    settings = BitsAndBytesConfig(**{bits: True})
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError, match="bitsandbytes"):
+            ga.from_pretrained(tmp_path, quantization_config=settings)
+        return
+    loaded = ga.from_pretrained(tmp_path, quantization_config=settings)
+    assert all(p.dtype == torch.float32 for _, p in ga.filter_parameters(loaded))
+    assert loaded(**inputs(MODELS["Llama"]())).logits.isfinite().all()

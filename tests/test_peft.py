@@ -1,0 +1,151 @@
+"""Adapters with their own filters: train, save, reload, merge, disable, switch; loading checks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tiny import MODELS, ROWS, inputs
+from transformers import PreTrainedModel
+
+import hf_graphattn as ga
+
+LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
+
+
+def base(architecture: str = "BERT", config: ga.VariantConfig | None = LEARNED) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = MODELS[architecture]()
+    return model if config is None else ga.patch_model(model, config)
+
+
+def adapted(architecture: str = "BERT", **settings: object) -> PeftModel:
+    """LoRA on every linear layer, and the filters beside it."""
+    config = LoraConfig(
+        r=2, target_modules="all-linear", modules_to_save=ga.peft_modules(), **settings
+    )
+    return get_peft_model(base(architecture), config).eval()
+
+
+def train(model: PeftModel, steps: int = 3) -> None:
+    """Until every trained tensor has moved: LoRA's second factor waits for its first."""
+    optimizer = torch.optim.AdamW(ga.optimizer_groups(model, 1e-2, filter_learning_rate=5e-2))
+    batch = inputs(model.get_base_model())
+    for _ in range(steps):
+        logits = model(**batch)[0]
+        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+        (logits * weight).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
+def test_an_adapter_trains_saves_reloads_and_merges(architecture: str, tmp_path: Path) -> None:
+    model = adapted(architecture)
+    batch = inputs(model.get_base_model())
+    before = model(**batch)[0]
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    own = {name for name in trained if "graph_filter.modules_to_save.default.w_K" in name}
+    assert len(own) == ROWS[architecture].modules
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model)
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, start[n])}
+    assert own <= moved <= trained
+    after = model(**batch)[0]
+    assert not torch.allclose(after, before, atol=1e-3)
+    with model.disable_adapter():
+        assert torch.equal(model(**batch)[0], before)
+
+    model.save_pretrained(tmp_path)
+    loaded = ga.load_peft(base(architecture), tmp_path)
+    assert torch.equal(loaded(**batch)[0], after)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is type(base(architecture))
+    assert torch.allclose(merged(**batch)[0], after, atol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    again = ga.from_pretrained(tmp_path / "merged")(**batch)[0]
+    torch.testing.assert_close(again, merged(**batch)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_adapters_switch_with_their_filters(tmp_path: Path) -> None:
+    model = adapted()
+    model.add_adapter("second", model.peft_config["default"])
+    batch = inputs(model.get_base_model())
+    outputs = {}
+    for name in ("default", "second"):
+        model.set_adapter(name)
+        train(model, steps=2 + len(outputs))
+        outputs[name] = model(**batch)[0]
+    assert not torch.allclose(outputs["default"], outputs["second"], atol=1e-4)
+    model.set_adapter("default")
+    assert torch.equal(model(**batch)[0], outputs["default"])
+    assert "w_K*" in str(ga.report(model))
+
+
+def test_a_patched_generator_generates_under_peft() -> None:
+    model = adapted("GPT-2")
+    train(model)
+    batch = inputs(model.get_base_model(), "left")
+    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    cached = model.generate(**batch, **settings)
+    assert torch.equal(cached, model.generate(**batch, use_cache=False, **settings))
+
+
+def test_attentions_are_those_of_the_active_filters() -> None:
+    model = adapted()
+    train(model)
+    batch = inputs(model.get_base_model())
+    recorded = model(**batch, output_attentions=True).attentions
+    scalars = model.get_base_model().bert.encoder.layer[0].attention.self.graph_filter.w_K
+    sums = (scalars - 0.01 + 1.0)[None, :, None]
+    torch.testing.assert_close(recorded[0].sum(-1), sums.expand_as(recorded[0].sum(-1)))
+    assert scalars.abs().max() > 0.01
+
+
+def test_filters_stay_float32_beside_a_bfloat16_base() -> None:
+    model = get_peft_model(
+        base().to(torch.bfloat16),
+        LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules()),
+    )
+    own = [p for name, p in model.named_parameters() if "graph_filter.modules_to_save" in name]
+    assert {p.dtype for p in own} == {torch.float32}
+
+
+def test_an_unpatched_base_is_refused_and_the_remedies_work(tmp_path: Path) -> None:
+    model = adapted()
+    train(model)
+    batch = inputs(model.get_base_model())
+    model.save_pretrained(tmp_path)
+    plain = base(config=None)
+    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
+        ga.load_peft(plain, tmp_path)
+    assert not ga.is_patched(plain)
+    ga.patch_model(plain, LEARNED)
+    assert torch.equal(ga.load_peft(plain, tmp_path)(**batch)[0], model(**batch)[0])
+
+    ga.save_filters(model, tmp_path)  # so that the adapter's folder says what its base was
+    loaded = ga.load_peft(base(config=None), tmp_path)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    with loaded.disable_adapter(), model.disable_adapter():
+        assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [ga.GFSAConfig(layers=(0,)), ga.PLaTConfig(p=2.0, trainable=("p",)), ga.LaplacianConfig()],
+)
+def test_filters_of_another_config_are_refused(other: ga.VariantConfig, tmp_path: Path) -> None:
+    adapted().save_pretrained(tmp_path)
+    with pytest.raises(ga.GraphAttentionError, match=r"are not those of BertFor.*differ.*w_K"):
+        ga.load_peft(base(config=other), tmp_path)
+
+
+def test_an_adapter_without_filters_loads_onto_either_base(tmp_path: Path) -> None:
+    config = LoraConfig(r=2, target_modules=["query"])
+    get_peft_model(base(config=None), config).save_pretrained(tmp_path)
+    for each in (base(config=None), base()):
+        assert isinstance(ga.load_peft(each, tmp_path), PeftModel)
+    assert "graph" not in json.dumps(json.loads((tmp_path / "adapter_config.json").read_text()))

@@ -20,6 +20,7 @@ import hf_graphattn as ga
 from finetune import recipe_files
 from finetune.flags import at_least, flag, refusal
 from finetune.train_arguments import TrainArguments
+from finetune.tuning import TuningArguments
 
 NO_VARIANT = "none"
 
@@ -67,8 +68,8 @@ class ModelArguments:
 
 
 @dataclass
-class FilterArguments:
-    """Which graph filter."""
+class FilterArguments(TuningArguments):
+    """Which graph filter, and what of the model is trained with it."""
 
     variant: str = flag(
         "Graph filter to put into each attention: none, or a registered one.", "none"
@@ -77,6 +78,7 @@ class FilterArguments:
     filter_learning_rate: float | None = flag("Learning rate of the filter's scalars alone.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 0, "filter_learning_rate")
         allowed = [NO_VARIANT, *ga.variant_configs()]
         if self.variant not in allowed:

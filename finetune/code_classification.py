@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune import arguments, code_models, data, engine, models, outputs
+from finetune import arguments, code_models, data, engine, models, outputs, tuning
 from finetune.code_models import CodeModelArguments
 from tasks.code_classification import FAMILY
 
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     model = code_models.load_model(settings, config)
     objective = code_models.objective(settings.model, task, tokenizer, label_order)
+    model = tuning.tuned(model, settings.filter)
     trainer = engine.Trainer(accelerator, model, loaders, task, objective, settings)
     return outputs.run(trainer, tokenizer, FAMILY)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune import arguments, data, engine, models, outputs
+from finetune import arguments, data, engine, models, outputs, tuning
 from finetune.objectives import Labels
 
 FAMILY = "glue"
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     mismatched = settings.model.ignore_mismatched_sizes
     model = models.load_model(settings, config, ignore_mismatched_sizes=mismatched)
+    model = tuning.tuned(model, settings.filter)
     trainer = engine.Trainer(accelerator, model, loaders, task, Labels(label_order), settings)
     return outputs.run(trainer, tokenizer, FAMILY)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune import arguments, engine, lm_data, lm_models, outputs
+from finetune import arguments, engine, lm_data, lm_models, outputs, tuning
 from finetune.lm_arguments import LanguageDataArguments, LanguageModelArguments
 from finetune.lm_objective import LanguageModelling
 from tasks.lm import FAMILY
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     loaders = lm_data.loaders(task, texts, size, stride, settings.train)
     objective = LanguageModelling(texts, loaders.train.dataset, size, stride)
     model = lm_models.load_language_model(settings, config)
+    model = tuning.tuned(model, settings.filter)
     trainer = engine.Trainer(accelerator, model, loaders, task, objective, settings)
     return outputs.run(trainer, tokenizer, FAMILY)
 

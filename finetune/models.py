@@ -113,7 +113,9 @@ def load_model(
 
 def filter_statistics(model: nn.Module) -> dict[str, int | float | None]:
     """Number of learned filter scalars, and the largest absolute value (None without any)."""
-    scalars = [parameter.detach() for _, parameter in ga.filter_parameters(model)]
+    found = [parameter for _, parameter in ga.filter_parameters(model)]
+    # Under LoRA each filter is there twice: as it was, frozen, and as it is trained.
+    scalars = [p.detach() for p in found if p.requires_grad] or [p.detach() for p in found]
     largest = max((float(scalar.abs().max()) for scalar in scalars), default=None)
     return {
         "filter_scalars": sum(scalar.numel() for scalar in scalars),

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.logging import get_logger
 from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
-from finetune import storage
+from finetune import publishing, storage, tuning
 from finetune.arguments import Settings
 from finetune.engine import Trainer
 from finetune.models import filter_statistics
 from tasks import Split, Task
+
+logger = get_logger(__name__)
 
 RESULTS = "all_results.json"
 PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
@@ -72,6 +75,10 @@ def finish(
     if accelerator.is_main_process:
         with storage.clear_errors(folder / RESULTS, "the model is saved"):
             write_json(folder / RESULTS, results)
+        if settings.train.push_to_hub:
+            model = accelerator.unwrap_model(trainer.model)
+            logger.info(publishing.push(model, folder, trainer.task, settings, results))
+    accelerator.wait_for_everyone()
     return results
 
 
@@ -90,7 +97,7 @@ def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Pat
         with storage.clear_errors(target, f"what {folder} held is as it was"):
             aside = storage.aside_of(target)
             shutil.rmtree(aside, ignore_errors=True)
-            model.save_pretrained(aside, state_dict=weights)
+            tuning.save(model, aside, weights)
             tokenizer.save_pretrained(aside)
             storage.commit_files(target, folder)
     accelerator.wait_for_everyone()

@@ -43,6 +43,14 @@ class CheckpointArguments:
         "Log to this tracker, such as tensorboard; 'all' is each installed one.", free=True
     )
 
+    push_to_hub: bool = flag(
+        "Upload the trained model, its card and results; log in with `hf auth login` before.",
+        False,
+        free=True,
+    )
+    hub_model_id: str | None = flag("Repository to push to; default: output_dir's name.", free=True)
+    hub_private_repo: bool | None = flag("Whether a new repository is private.", free=True)
+
     def __post_init__(self) -> None:
         at_least(self, 1, "checkpoints_total_limit", "early_stopping_patience")
         steps = self.checkpointing_steps

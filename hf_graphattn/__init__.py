@@ -10,7 +10,7 @@ LaplacianConfig.
 from . import attention as _attention
 from .card import model_card
 from .errors import GraphAttentionError
-from .filter_files import load_filters, save_filters
+from .filter_files import FILTERS_NAME, load_filters, save_filters
 from .hub import from_pretrained
 from .patching import (
     filter_parameters,
@@ -29,6 +29,7 @@ from .version import __version__
 _attention.register()
 
 __all__ = [
+    "FILTERS_NAME",
     "GraphAttentionError",
     "GraphFilter",
     "VariantConfig",

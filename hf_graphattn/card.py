@@ -41,7 +41,7 @@ def model_card(
         GraphAttentionError: the model is not patched.
     """
     config = read_config(model)
-    base_model = base_model or _hub_id(model.config.name_or_path)
+    base_model = base_model or hub_id(model.config.name_or_path)
     data = ModelCardData(
         base_model=base_model,
         datasets=list(datasets) or None,
@@ -107,7 +107,8 @@ def _number(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _hub_id(name: str | None) -> str | None:
+def hub_id(name: str | None) -> str | None:
+    """`name`, if it can be a hub repository and is no local path."""
     if not name or os.path.exists(name):
         return None
     try:

@@ -11,6 +11,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 import hf_graphattn as ga
 
+ENCODER_DECODERS = ("BART", "PLBART", "T5", "Whisper")
 VARIANTS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
     "plat": ga.PLaTConfig(trainable=("p",)),
@@ -21,11 +22,13 @@ CACHED = {
     "beams": {"num_beams": 3},
     "sampling": {"do_sample": True, "num_return_sequences": 2},
     "prompt lookup": {"prompt_lookup_num_tokens": 3},
+    "assisted": {},  # by a plain model of the same kind, made in the test
     "static": {"cache_implementation": "static"},
     "chunked prefill": {"prefill_chunk_size": 3},
 }
 UNCACHED = {  # what must come out, where it is asked for otherwise
     "prompt lookup": {},
+    "assisted": {},
     "static": {},
     "chunked prefill": {},
 }
@@ -41,8 +44,9 @@ def generator(architecture: str, config: ga.VariantConfig, **patch: str) -> PreT
 
 
 def prompt(model: PreTrainedModel, mode: str) -> dict[str, torch.Tensor]:
-    batch = inputs(model, "none" if mode == "prompt lookup" else "left")
-    rows = 1 if mode == "prompt lookup" else 3
+    alone = mode in ("prompt lookup", "assisted")  # transformers has them for one sequence
+    batch = inputs(model, "none" if alone else "left")
+    rows = 1 if alone else 3
     return {name: x[:rows] for name, x in batch.items() if not name.startswith("decoder")}
 
 
@@ -55,7 +59,8 @@ CASES = [
     (architecture, mode)
     for architecture in GENERATORS
     for mode in CACHED
-    if architecture == "GPT-2" or mode != "chunked prefill"  # transformers has it for decoders only
+    # transformers has it for decoders only
+    if mode != "chunked prefill" or architecture not in ENCODER_DECODERS
 ]
 
 
@@ -64,7 +69,10 @@ CASES = [
 def test_cached_generation_equals_uncached(architecture: str, variant: str, mode: str):
     model = generator(architecture, VARIANTS[variant])
     batch = prompt(model, mode)
-    cached = generated(model, batch, **CACHED[mode])
+    assistant = {}
+    if mode == "assisted":  # like the model in part, so that some of its tokens are taken
+        assistant["assistant_model"] = ga.unpatch_model(copy.deepcopy(model))
+    cached = generated(model, batch, **CACHED[mode], **assistant)
     uncached = generated(model, batch, use_cache=False, **UNCACHED.get(mode, CACHED[mode]))
     assert torch.equal(cached, uncached)
     probe = inputs(model)
@@ -105,6 +113,23 @@ def test_a_cache_serves_several_turns_after_crop_select_repeat_and_copy():
         cache.reset()
         got = model(ids, past_key_values=cache).logits
         assert torch.allclose(got, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "architecture", [name for name in GENERATORS if name not in ENCODER_DECODERS]
+)
+def test_generate_goes_on_with_the_cache_of_the_turn_before(architecture: str, variant: str):
+    model = generator(architecture, VARIANTS[variant])
+    cache = DynamicCache(config=model.config)
+    ids = torch.randint(3, 60, (1, 7))
+    for turn in range(3):
+        mask = torch.ones_like(ids)
+        settings = {"do_sample": False, "max_new_tokens": 4, "attention_mask": mask}
+        expected = model.generate(ids, **settings, use_cache=False)
+        ids = model.generate(ids, **settings, past_key_values=cache)
+        assert torch.equal(ids, expected), turn
+        ids = torch.cat([ids, torch.randint(3, 60, (1, 3))], dim=1)
 
 
 def test_gfsa_keeps_one_tensor_more_and_the_others_none():

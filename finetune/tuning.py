@@ -1,0 +1,113 @@
+"""What of the model is trained: all of it, LoRA beside it, or the filters' scalars alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from accelerate.logging import get_logger
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+import hf_graphattn as ga
+from finetune.flags import at_least, flag, refusal
+
+logger = get_logger(__name__)
+
+LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
+
+
+@dataclass
+class TuningArguments:
+    """What is trained."""
+
+    peft: Literal["none", "lora", "filters"] = flag(
+        "Train everything (none), LoRA with the filters and the head (lora), or the filters' "
+        "scalars and the head alone (filters).",
+        "none",
+    )
+    lora_r: int | None = flag(f"[lora] Rank; default: {LORA['lora_r']}.")
+    lora_alpha: int | None = flag(
+        f"[lora] Scale: alpha / r times the update; default: {LORA['lora_alpha']}."
+    )
+    lora_dropout: float | None = flag(f"[lora] Dropout before it; default: {LORA['lora_dropout']}.")
+    lora_target_modules: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "[lora] Names of the linear layers, or how they end; default: all of the base."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "lora_r", "lora_alpha")
+        at_least(self, 0, "lora_dropout")
+        for name in (*LORA, "lora_target_modules"):
+            value = getattr(self, name)
+            if value is not None and self.peft != "lora":
+                raise refusal(
+                    name, value, "with peft lora only", "Drop the flag, or give --peft lora."
+                )
+
+
+def tuned(model: PreTrainedModel, arguments: TuningArguments) -> Any:
+    """The model with what is not to be trained frozen; with LoRA, a `PeftModel`.
+
+    Raises ``ValueError`` for ``peft filters`` on a model whose filters learn nothing.
+    """
+    if arguments.peft == "filters":
+        model = ga.freeze_base(model)
+    elif arguments.peft == "lora":
+        model = _with_lora(model, arguments)
+    if arguments.peft != "none":
+        counts = [p.numel() for p in model.parameters() if p.requires_grad]
+        total = sum(p.numel() for p in model.parameters())
+        logger.info(f"{arguments.peft}: {sum(counts)} of {total} parameters are trained")
+    return model
+
+
+def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ImportError("--peft lora needs PEFT: pip install peft") from error
+    chosen = {name: getattr(arguments, name) for name in LORA}
+    chosen = {name: LORA[name] if value is None else value for name, value in chosen.items()}
+    heads = head_modules(model)
+    filters = ga.peft_modules() if any(True for _ in ga.filter_parameters(model)) else []
+    settings = LoraConfig(
+        r=chosen["lora_r"],
+        lora_alpha=chosen["lora_alpha"],
+        lora_dropout=chosen["lora_dropout"],
+        target_modules=arguments.lora_target_modules or list(_linear_layers(model, heads)),
+        modules_to_save=[*filters, *heads],
+    )
+    return get_peft_model(model, settings)
+
+
+def head_modules(model: PreTrainedModel) -> list[str]:
+    """The modules around the base model that are new for a task: not a language model's head."""
+    if model.base_model is model:
+        return []
+    kept = (model.base_model, model.get_output_embeddings())
+    return [
+        name
+        for name, module in model.named_children()
+        if not any(module is each for each in kept) and any(True for _ in module.parameters())
+    ]
+
+
+def _linear_layers(model: PreTrainedModel, heads: list[str]) -> Iterator[str]:
+    output = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        is_linear = isinstance(module, nn.Linear | Conv1D) and module is not output
+        if is_linear and name.split(".")[0] not in heads:
+            yield name
+
+
+def save(model: Any, folder: Any, weights: dict[str, Any]) -> None:
+    """As `save_pretrained`; beside an adapter, the filters that its base had."""
+    model.save_pretrained(folder, state_dict=weights)
+    if hasattr(model, "get_base_model") and ga.is_patched(model):
+        ga.save_filters(model, folder)

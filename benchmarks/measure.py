@@ -1,0 +1,118 @@
+"""How the benchmarks time: interleaved rounds, medians, and where the numbers are from.
+
+The cases of one table run in turns, a round at a time, so that a machine that grows slower grows
+slower for all of them. A ratio is the median over rounds of (case / first case), each taken within
+one round.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("hf_graphattn", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call: the median, and the quartiles; ratio to the table's first case."""
+
+    seconds: float
+    low: float
+    high: float
+    ratio: float
+    rounds: int
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 7,
+    warm_up: int = 1,
+    device: str = "cpu",
+    budget: float | None = None,
+) -> dict[str, Timing]:
+    """Time the cases in turns; ``budget`` (seconds) may end the rounds early, after three."""
+    for _ in range(warm_up):
+        for call in cases.values():
+            call()
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    start = time.perf_counter()
+    gc.collect()
+    gc.disable()
+    try:
+        for done in range(rounds):
+            for name, call in cases.items():
+                taken[name].append(_seconds(call, device))
+            if budget is not None and done >= 2 and time.perf_counter() - start > budget:
+                break
+    finally:
+        gc.enable()
+    first = next(iter(taken.values()))
+    return {name: _timing(seconds, first) for name, seconds in taken.items()}
+
+
+def origin(device: str = "cpu") -> dict[str, Any]:
+    """Machine, versions and commit, for the JSON beside every table."""
+    on_gpu = device == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if on_gpu else _cpu(),
+        "threads": torch.get_num_threads(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain")),
+    }
+
+
+def write(path: Path, values: Mapping[str, Any]) -> None:
+    """Write the JSON of a benchmark, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+
+
+def _seconds(call: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _timing(seconds: list[float], first: list[float]) -> Timing:
+    ordered = sorted(seconds)
+    count = len(ordered)
+    ratios = [one / other for one, other in zip(seconds, first, strict=True)]
+    return Timing(
+        median(ordered), ordered[count // 4], ordered[(3 * count) // 4], median(ratios), count
+    )
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 import hf_graphattn as ga
 from finetune.flags import at_least, flag, refusal
+from hf_graphattn.training import task_head
 
 logger = get_logger(__name__)
 
@@ -74,7 +75,7 @@ def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:
         raise ImportError("--peft lora needs PEFT: pip install peft") from error
     chosen = {name: getattr(arguments, name) for name in LORA}
     chosen = {name: LORA[name] if value is None else value for name, value in chosen.items()}
-    heads = head_modules(model)
+    heads = list(task_head(model))
     filters = ga.peft_modules() if any(True for _ in ga.filter_parameters(model)) else []
     settings = LoraConfig(
         r=chosen["lora_r"],
@@ -84,18 +85,6 @@ def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:
         modules_to_save=[*filters, *heads],
     )
     return get_peft_model(model, settings)
-
-
-def head_modules(model: PreTrainedModel) -> list[str]:
-    """The modules around the base model that are new for a task: not a language model's head."""
-    if model.base_model is model:
-        return []
-    kept = (model.base_model, model.get_output_embeddings())
-    return [
-        name
-        for name, module in model.named_children()
-        if not any(module is each for each in kept) and any(True for _ in module.parameters())
-    ]
 
 
 def _linear_layers(model: PreTrainedModel, heads: list[str]) -> Iterator[str]:

@@ -131,12 +131,14 @@ def operand_layer(
         return None
     layer = _layer(cache, index)
     if isinstance(layer, OperandLayer):
+        if (layer.operands, layer.groups) != (operands, groups):
+            raise GraphAttentionError(_why_not(cache, layer, filled=True))
         return layer
     filled = layer.is_initialized and int(layer.get_seq_length()) > 0
     if training and not filled:
         return None
     kind = _WITH_OPERANDS.get(type(layer))
-    if kind is None or cache.offloading or filled:
+    if kind is None or cache.offloading or (filled and operands > 0):
         raise GraphAttentionError(_why_not(cache, layer, filled))
     cache.layers[index] = _replacement(layer, kind, operands, groups)
     return cache.layers[index]
@@ -165,12 +167,14 @@ class CachedAttention(Attention):
 
 
 def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:
-    """An empty layer of `kind` as long as `layer`. Each class takes its own of the arguments."""
+    """A layer of `kind` as long as `layer`. Each class takes its own of the arguments."""
     length = getattr(layer, "max_cache_len", None)
     window = getattr(layer, "sliding_window", length)  # the static window's length is its window
     new = kind(max_cache_len=length, sliding_window=window)
     if hasattr(layer, "record_past"):  # assisted decoding will crop what it rejects
         new.record_past = layer.record_past  # type: ignore[attr-defined]
+    if operands == 0:  # then the values are as wide as the plain layer's: go on with them
+        new.__dict__.update(layer.__dict__)
     new.operands, new.groups = operands, groups
     return new
 
@@ -185,7 +189,7 @@ def _layer(cache: Cache, index: int) -> Any:
 def _why_not(cache: Cache, layer: Any, filled: bool) -> str:
     allowed = ", ".join(kind.__name__ for kind in _WITH_OPERANDS)
     if filled:
-        what = "was filled without the filter's operands (by a plain model, or in training)"
+        what = "was filled without this filter's operands (by another model, or in training)"
     elif cache.offloading:
         what = "is offloaded while it is used"
     else:

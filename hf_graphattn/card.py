@@ -33,7 +33,8 @@ def model_card(
 
     Args:
         repo_id: where it will be: the card shows how to load it from there.
-        base_model: hub id of the pretrained model (default: the model's own, if it is a hub id).
+        base_model: hub id of the pretrained model (default: where the model was loaded from when
+            it was patched, unless that was a folder).
         datasets: hub ids.
         results: `huggingface_hub.EvalResult`, one a metric.
 
@@ -41,7 +42,8 @@ def model_card(
         GraphAttentionError: the model is not patched.
     """
     config = read_config(model)
-    base_model = base_model or hub_id(model.config.name_or_path)
+    base_model = base_model or hub_id(model.config.graph_attn.get("base_model"))
+    datasets, tags = ([x] if isinstance(x, str) else x for x in (datasets, tags))
     data = ModelCardData(
         base_model=base_model,
         datasets=list(datasets) or None,

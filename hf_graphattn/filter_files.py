@@ -1,8 +1,8 @@
 """The filters alone in one small file: their scalars, their config, and which model they fit.
 
 `graph_filters.safetensors` holds a tensor for each learned scalar, and in its metadata the JSON
-object of `config.graph_attn` and the number of heads of every filtered attention module. Names are
-those of the base model, so that filters move between heads.
+object of `config.graph_attn` and the base's shape: model type, width, and the number of heads of
+every self-attention module. Names are those of the base model, so that filters move between heads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,7 +20,7 @@ from transformers.utils.hub import cached_file
 
 from .architectures import attention_modules
 from .attention import FILTER
-from .errors import GraphAttentionError
+from .errors import GraphAttentionError, refusal
 from .hub import HUB_ARGUMENTS, load_filter_tensors, read_variant
 from .patching import graph_filters, patch_model, to_json, unpatch_model
 from .variants import GraphFilter
@@ -46,7 +46,7 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     }
     about = {
         "graph_attn": to_json(next(iter(filters.values())).variant_config),
-        "heads": {name: graph_filter.num_heads for name, graph_filter in filters.items()},
+        "shape": shape_of(model),
     }
     path = Path(folder) / FILTERS_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,18 +76,16 @@ def load_filters(
             or its attention modules or their heads are others. The model is then as it was.
     """
     path = os.fspath(path_or_repo)
-    saved, heads, tensors = read_filters(path, kwargs)
+    saved, shape, tensors = read_filters(path, kwargs)
     variant = read_variant(saved, path)
-    own = {_base_name(m.name, model): m.num_heads for m in attention_modules(model)}
-    differing = sorted(name for name in heads if own.get(name) != heads[name])
+    if hasattr(model, "peft_config"):
+        raise refusal("model", type(model).__name__, "a model that PEFT has not wrapped yet")
+    own = shape_of(model)
+    differing = [f"{n} {shape.get(n)}, here {own.get(n)}" for n in own if own[n] != shape.get(n)]
     if differing:
-        shown = ", ".join(
-            f"{n} ({heads[n]} heads, here {own.get(n, 'none')})" for n in differing[:4]
-        )
         raise GraphAttentionError(
-            f"the filters of {path!r} do not fit {type(model).__name__}: {len(differing)} of "
-            f"{len(heads)} attention modules differ: {shown}. Load them onto the base model that "
-            f"they were saved from."
+            f"the filters of {path!r} do not fit {type(model).__name__}: they were saved from a "
+            f"model with {'; '.join(differing)}. Load them onto that base model."
         )
     patch_model(model, variant, backend=backend)
     try:
@@ -100,8 +98,8 @@ def load_filters(
 
 def read_filters(
     path: str, where: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, int], dict[str, Tensor]]:
-    """(`graph_attn`, heads of each module, tensors) of a file of filters.
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """(`graph_attn`, the base's shape, tensors) of a file of filters.
 
     Raises:
         GraphAttentionError: there is none, or it is damaged.
@@ -119,20 +117,34 @@ def read_filters(
         with safe_open(file, framework="pt") as opened:
             about = {key: json.loads(text) for key, text in (opened.metadata() or {}).items()}
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
-        return about["graph_attn"], about["heads"], tensors
+        return about["graph_attn"], about["shape"], tensors
     except (SafetensorError, ValueError, KeyError) as error:
         raise GraphAttentionError(f"{file} is no file of filters, or damaged: {error}") from error
 
 
+def shape_of(model: nn.Module) -> dict[str, Any]:
+    """What a base must have in common with the one that filters were saved from."""
+    base: Any = _unwrapped(model)
+    modules = [found for found in attention_modules(base) if found.is_self_attention]
+    return {
+        "model_type": base.config.model_type,
+        "hidden_size": base.config.hidden_size,
+        "heads": {_base_name(found.name, base): found.num_heads for found in modules},
+    }
+
+
 def base_filters(model: nn.Module) -> dict[str, GraphFilter]:
     """The filters by their attention module's name in the base model, without PEFT's wrapping."""
-    if hasattr(model, "get_base_model"):  # PEFT's
-        model = cast(Any, model).get_base_model()
+    model = _unwrapped(model)
     filters: dict[str, Any] = graph_filters(model)
     return {
         _base_name(name, model): getattr(each, "original_module", each)  # PEFT's modules_to_save
         for name, each in filters.items()
     }
+
+
+def _unwrapped(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
 
 
 def _base_name(name: str, model: nn.Module) -> str:

@@ -7,6 +7,7 @@ strictly: none missing, none left over, every shape right.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator
@@ -67,22 +68,43 @@ def from_pretrained(
             f"patched model has its own. Use backend=... to choose how it is computed."
         )
     path = os.fspath(path_or_repo)
-    where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    config = kwargs.pop("config", None)
-    if config is None:  # arguments that are settings of the config (num_labels) go there
-        config, kwargs = AutoConfig.from_pretrained(path, return_unused_kwargs=True, **kwargs)
-        kwargs |= where
+    config, kwargs = _config(path, kwargs)
     saved = getattr(config, "graph_attn", None)
-    variant = _variant(path, saved, graph_attn)
-    tensors = {} if saved is None else _filter_tensors(path, where)
-    model = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
+    where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+    tensors = _filter_tensors(path, where, kwargs.get("variant"), is_patched=saved is not None)
+    variant = _variant(path, saved, graph_attn, bool(tensors))
+    loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
     patch_model(model, variant, backend=backend)
     if saved is not None:
         load_filter_tensors(model, tensors, path)
-    return model
+        model.config.graph_attn |= {k: v for k, v in saved.items() if k == "base_model"}
+    return loaded
 
 
-def _variant(path: str, saved: object, given: VariantConfig | None) -> VariantConfig:
+def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """The checkpoint's config, a copy of ours, and the arguments that are no settings of it."""
+    kwargs = dict(kwargs)
+    config = kwargs.pop("config", None)
+    if isinstance(config, PreTrainedConfig):
+        return copy.deepcopy(config), kwargs
+    # "auto" is for the model's loading alone: a config would take it for a dtype.
+    dtypes: tuple[str, ...] = ("dtype", "torch_dtype")
+    kept = {name: kwargs.pop(name) for name in dtypes if name in kwargs}
+    kept |= {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+    # Arguments that are settings of the config (num_labels) go there.
+    config, kwargs = AutoConfig.from_pretrained(config or path, return_unused_kwargs=True, **kwargs)
+    return config, kwargs | kept
+
+
+def _variant(
+    path: str, saved: object, given: VariantConfig | None, has_filters: bool
+) -> VariantConfig:
+    if saved is None and has_filters:
+        raise GraphAttentionError(
+            f"{path!r} holds filters, but its config.json has no 'graph_attn': it was edited, or "
+            f"only a part of the model was patched. Patch the whole model and save it again."
+        )
     if saved is not None and given is not None:
         raise refusal(
             "graph_attn",
@@ -132,13 +154,16 @@ def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
     return cls
 
 
-def _load_plain(
-    path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]
-) -> PreTrainedModel:
+def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
+    """The plain model; with `output_loading_info`, a tuple of it and the information."""
     for name in ("graph_attn", "attn_implementation", "auto_map"):
         config.__dict__.pop(name, None)
     config._attn_implementation = None  # the plain class chooses its own, then is patched
     if hasattr(cls, "_model_mapping"):  # an Auto class: the class that it would choose
+        if type(config) not in cls._model_mapping:
+            raise refusal(
+                "auto_class", cls.__name__, f"one that has a class for {type(config).__name__}"
+            )
         cls = cls._model_mapping[type(config)]
     # The filter tensors are unexpected to the plain class. Only a subclass can tell transformers
     # not to report them; the model gets its own class back at once.
@@ -151,16 +176,23 @@ def _load_plain(
     loaded = quiet.from_pretrained(path, config=config, **kwargs)
     model = loaded[0] if isinstance(loaded, tuple) else loaded
     model.__class__ = cls
-    return model
+    return loaded
 
 
-def _filter_tensors(path: str, where: dict[str, Any]) -> dict[str, Tensor]:
+def _filter_tensors(
+    path: str, where: dict[str, Any], weights_variant: str | None, *, is_patched: bool
+) -> dict[str, Tensor]:
     """The filters' tensors of a checkpoint, read from its safetensors file or shards."""
+
+    def named(name: str) -> str:  # transformers' variant="fp16" is in the files' names
+        stem, _, end = name.rpartition(".")
+        return f"{stem}.{weights_variant}.{end}" if weights_variant else name
+
     index = cached_file(
-        path, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **where
+        path, named(SAFE_WEIGHTS_INDEX_NAME), _raise_exceptions_for_missing_entries=False, **where
     )
     if index is None:
-        names = [SAFE_WEIGHTS_NAME]
+        names = [named(SAFE_WEIGHTS_NAME)]
     else:
         with open(index, encoding="utf-8") as file:
             weight_map = json.load(file)["weight_map"]
@@ -168,6 +200,8 @@ def _filter_tensors(path: str, where: dict[str, Any]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name in names:
         shard = cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+        if shard is None and not is_patched:
+            continue  # a plain checkpoint in another format
         if shard is None:
             raise GraphAttentionError(
                 f"{path!r} has no {name}: hf_graphattn reads safetensors only."

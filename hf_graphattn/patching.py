@@ -8,10 +8,12 @@ of the attention function and one JSON object, `config.graph_attn`.
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, TypeVar
 
+import transformers
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -32,7 +34,8 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
     """Turn the self-attention of `model` into the graph filter of `config`, in place.
 
     Args:
-        model: a transformers model of a supported architecture, with or without a head.
+        model: a transformers model of a supported architecture, with or without a head. The
+            outermost one: a part's filters are not saved with the whole.
         config: `GFSAConfig(...)`, `PLaTConfig(...)`, `LaplacianConfig(...)` ...
         backend: how the attention is computed: "auto", "eager" (keeps A), "sdpa" (fused passes).
 
@@ -124,6 +127,15 @@ def _check_arguments(model: object, config: object) -> None:
         if attention_modules(model):
             remedy = "Patch the transformers model before it is wrapped."
         raise refusal("model", type(model).__name__, "a transformers PreTrainedModel", remedy)
+    cls = type(model)
+    if cls.__module__.startswith("transformers.") and not hasattr(transformers, cls.__name__):
+        raise refusal(
+            "model",
+            cls.__name__,
+            "a model that can be saved and loaded by itself",
+            "Its config would not be saved with the whole model's: patch the whole model, and "
+            "choose with layers=(...) which layers are filtered.",
+        )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise GraphAttentionError(
             f"{type(model).__name__} has parameters on the meta device, without values. Load the "
@@ -187,15 +199,38 @@ def _attach(
     for own_config, _ in undo:
         own_config._attn_implementation = NAME
     model.config.attn_implementation = NAME  # written to config.json: plain transformers refuses
-    model.config.graph_attn = to_json(config)
-    # transformers' own method would write its empty card over ours.
-    model.__dict__["push_to_hub"] = partial(_push_to_hub, model)
+    model.config.graph_attn = to_json(config) | _base_model(model)
+    model.__dict__["push_to_hub"] = PushToHub(model)
 
 
-def _push_to_hub(model: PreTrainedModel, *args: Any, **kwargs: Any) -> str:
-    from .repository import push_to_hub  # which imports this file
+class PushToHub:
+    """`push_to_hub` of a patched model: transformers' own would write its card over ours.
 
-    return push_to_hub(model, *args, **kwargs)
+    It refers to the model weakly, so that `del model` frees it, and follows it into copies.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = weakref.ref(model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        from .repository import push_to_hub  # which imports this file
+
+        model = self.model()
+        assert model is not None  # it is called through the model
+        return push_to_hub(model, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PushToHub:
+        model: Any = self.model()
+        return PushToHub(memo.get(id(model), model))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PushToHub, (self.model(),)
+
+
+def _base_model(model: PreTrainedModel) -> dict[str, str]:
+    """For the model card: the hub id that the model came from. A local folder says nothing."""
+    name = model.config.name_or_path
+    return {"base_model": name} if name and not os.path.exists(name) else {}
 
 
 def _detach(module: nn.Module) -> None:

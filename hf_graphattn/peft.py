@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from .attention import FILTER
-from .errors import GraphAttentionError
-from .filter_files import FILTERS_NAME, load_filters
-from .hub import HUB_ARGUMENTS
-from .patching import filter_parameters, is_patched
+from .errors import GraphAttentionError, refusal
+from .filter_files import FILTERS_NAME, load_filters, read_filters
+from .hub import HUB_ARGUMENTS, read_variant
+from .patching import filter_parameters, is_patched, read_config, unpatch_model
 
 WRAPPED = "base_model.model."  # what PEFT puts before the base's names
 
@@ -35,7 +35,8 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
 
     Args:
         model: the base model. A plain one is patched first if the adapter's folder holds the
-            file that `save_filters` writes; otherwise patch it as it was for the training.
+            file that `save_filters` writes; otherwise patch it as it was for the training. An
+            adapter with neither that file nor filters of its own says nothing of its base's.
         adapter: a folder, or a hub repository.
         kwargs: as PEFT's: adapter_name, is_trainable, revision, token ...
 
@@ -47,21 +48,45 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         ImportError: PEFT is not installed.
     """
     try:
-        from peft import PeftModel
+        from peft import PeftConfig, PeftModel
         from peft.utils import load_peft_weights
     except ImportError as error:
         raise ImportError("load_peft needs PEFT: pip install peft") from error
     path = os.fspath(adapter)
     where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    if not is_patched(model) and _has_filters_file(path, where):
+    if isinstance(model, PeftModel):
+        raise refusal(
+            "model", "a PeftModel", "a base model", "Call model.load_adapter(path, adapter_name)."
+        )
+    was_plain = not is_patched(model)
+    try:
+        if _has_filters_file(path, where):
+            _match_file(model, path, where)
+        saved = {
+            key.removeprefix(WRAPPED): tensor
+            for key, tensor in load_peft_weights(path, device="cpu", **where).items()
+            if f".{FILTER}." in key
+        }
+        with_filters = FILTER in (PeftConfig.from_pretrained(path, **where).modules_to_save or [])
+        _check(model, saved, with_filters, path)
+        return PeftModel.from_pretrained(model, path, **kwargs)
+    except Exception:
+        if was_plain and is_patched(model):
+            unpatch_model(model)
+        raise
+
+
+def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> None:
+    """Patch a plain base as the adapter's was, or see that a patched one is patched so."""
+    if not is_patched(model):
         load_filters(model, path, **where)
-    saved = {
-        key.removeprefix(WRAPPED): tensor
-        for key, tensor in load_peft_weights(path, device="cpu", **where).items()
-        if f".{FILTER}." in key
-    }
-    _check(model, saved, path)
-    return PeftModel.from_pretrained(model, path, **kwargs)
+        return
+    needed = read_variant(read_filters(path, where)[0], path)
+    if read_config(model) != needed:
+        raise GraphAttentionError(
+            f"the adapter {path!r} was trained on a base patched with {needed}, and this one is "
+            f"patched with {read_config(model)}. Pass the plain base: it will be patched."
+        )
 
 
 def _has_filters_file(path: str, where: dict[str, Any]) -> bool:
@@ -69,16 +94,16 @@ def _has_filters_file(path: str, where: dict[str, Any]) -> bool:
     return found is not None
 
 
-def _check(model: PreTrainedModel, saved: dict[str, Tensor], path: str) -> None:
-    if not saved:
-        return  # trained without filters of its own, or with fixed scalars only
-    if not is_patched(model):
+def _check(model: PreTrainedModel, saved: dict[str, Tensor], with_filters: bool, path: str) -> None:
+    if with_filters and not is_patched(model):
         raise GraphAttentionError(
             f"the adapter {path!r} was trained with graph filters, and {type(model).__name__} is "
             f"not patched: they would be dropped without a word. Call patch_model(model, config) "
             f"with the config of the training; save_filters(model, folder) beside the adapter "
             f"would have kept it."
         )
+    if not saved:
+        return  # an adapter without filters of its own, or with fixed scalars only
     own = {name: parameter.shape for name, parameter in filter_parameters(model)}
     shapes = {name: tensor.shape for name, tensor in saved.items()}
     if own != shapes:

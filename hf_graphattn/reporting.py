@@ -12,7 +12,7 @@ from . import backends
 from .architectures import attention_modules
 from .attention import FILTER
 from .errors import GraphAttentionError
-from .patching import is_patched
+from .patching import filter_parameters, is_patched
 from .variants import GraphFilter
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
@@ -23,14 +23,15 @@ SHOWN_HEADS = 8  # values printed a scalar; of more, the smallest, mean and larg
 class ReportRow:
     """One self-attention module; without a filter, `variant` is "plain" and the rest empty.
 
-    scalars: name -> one value, or a list of one a head. learned: the names that are parameters.
+    scalars: name -> one value, or a list of one a head (of several a head, a list each).
+    learned: the names of those that are parameters.
     """
 
     layer: int
     module: str
     heads: int
     variant: str
-    scalars: dict[str, float | list[float]]
+    scalars: dict[str, Any]
     learned: tuple[str, ...]
     backend: str
     reason: str
@@ -87,12 +88,19 @@ def report(model: nn.Module) -> Report:
         for layer, found in enumerate(modules)
     )
     filtered = [row for row in rows if row.backend]
-    learned = sum(row.heads * len(row.learned) for row in filtered)
+    learned = sum(parameter.numel() for _, parameter in _learned(model))
     title = (
         f"{type(model).__name__}: {len(filtered)} of {len(rows)} self-attention modules filtered, "
         f"{learned} learned scalars"
     )
     return Report(title, rows)
+
+
+def _learned(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The scalars, each once: under PEFT a filter is there as it was and as it is trained."""
+    return [
+        (name, scalar) for name, scalar in filter_parameters(model) if "modules_to_save" not in name
+    ]
 
 
 def _row(layer: int, name: str, heads: int, graph_filter: Any, module: nn.Module) -> ReportRow:
@@ -110,18 +118,22 @@ def _current(graph_filter: Any) -> Any:
     """The filter itself; where PEFT wraps it, that of the active adapter."""
     if isinstance(graph_filter, GraphFilter):
         return graph_filter
+    if graph_filter.disable_adapters:
+        return graph_filter.original_module
     active = [*graph_filter.active_adapters][:1]
     own = graph_filter.modules_to_save
     return own[active[0]] if active and active[0] in own else graph_filter.original_module
 
 
-def _value(value: float | Tensor) -> float | list[float]:
+def _value(value: float | Tensor) -> Any:
     return value.detach().float().tolist() if isinstance(value, Tensor) else float(value)
 
 
-def _shown(value: float | list[float]) -> str:
+def _shown(value: Any) -> str:
     if not isinstance(value, list):
         return f"{value:.4g}"
+    if isinstance(value[0], list):  # several a head
+        return "(" + ", ".join(_shown(list(column)) for column in zip(*value, strict=True)) + ")"
     if len(set(value)) == 1:
         return f"{value[0]:.4g}"
     if len(value) <= SHOWN_HEADS:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory, modeling_auto
 
 from .card import model_card
-from .patching import read_config
+from .errors import refusal
 
 MODULE = "graph_attn"
 
@@ -44,12 +44,12 @@ def save_repository(
     Raises:
         GraphAttentionError: the model is not patched.
     """
-    read_config(model)  # refuse before anything is written
+    card = _checked_card(model, repo_id, about)  # refuse before anything is written
     folder = Path(folder)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    explain(model, folder, model_card(model, repo_id, **about))
+    explain(model, folder, card)
     return folder
 
 
@@ -82,6 +82,8 @@ def push_to_hub(
     repository's; arguments of the card as in `model_card`, `tokenizer` and `max_shard_size` as in
     `save_repository`, the others as in transformers.
     """
+    card_about = {k: v for k, v in about.items() if k not in ("tokenizer", "max_shard_size")}
+    _checked_card(model, repo_id, card_about)
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not revision.startswith("refs/pr"):
@@ -97,6 +99,17 @@ def push_to_hub(
             commit_description=commit_description,
         )
     return commit
+
+
+def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -> ModelCard:
+    if hasattr(model, "peft_config"):
+        raise refusal(
+            "model",
+            type(model).__name__,
+            "a model without adapters",
+            "Call merge_and_unload() first; or save the adapter, and save_filters beside it.",
+        )
+    return model_card(model, repo_id, **about)
 
 
 def _auto_classes(model: PreTrainedModel) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from .architectures import attention_modules
 from .errors import GraphAttentionError, refusal
 from .patching import filter_parameters, is_patched
 
@@ -62,6 +63,13 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     Raises:
         GraphAttentionError: the model is not patched, or its filters learn no scalar.
     """
+    if hasattr(model, "peft_config"):
+        raise refusal(
+            "model",
+            type(model).__name__,
+            "a model without adapters",
+            "PEFT freezes the base by itself: give its config modules_to_save=peft_modules().",
+        )
     if not is_patched(model):
         raise GraphAttentionError(
             f"{type(model).__name__} is not patched, so nothing of it would be trained but its "
@@ -80,14 +88,29 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """The modules that a model has around its base for a task, by name; none of a base model.
+
+    A language model's head is no such module: its output embeddings are pretrained.
+    """
+    base, output = model.base_model, model.get_output_embeddings()
+    if base is model and "For" not in type(model).__name__:
+        return {}
+    attention = {found.module for found in attention_modules(model)}
+    known = (base, output, model.get_input_embeddings())
+    return {
+        name: child
+        for name, child in model.named_children()
+        if not any(child is each for each in known)
+        and attention.isdisjoint(child.modules())
+        and any(True for _ in child.parameters())
+    }
+
+
 def _head(model: PreTrainedModel) -> Iterator[nn.Parameter]:
-    base = model.base_model
-    pretrained = {id(parameter) for parameter in base.parameters()}
-    output = model.get_output_embeddings()
-    if output is not None:
-        pretrained |= {id(parameter) for parameter in output.parameters()}
-    yield from (parameter for parameter in model.parameters() if id(parameter) not in pretrained)
-    # BERT's pooler is new in a fresh head's checkpoint, and belongs to the head in all but name.
-    pooler = getattr(base, "pooler", None)
-    if base is not model and isinstance(pooler, nn.Module):
+    for module in task_head(model).values():
+        yield from module.parameters()
+    # BERT's pooler is new beside a fresh classifier: it belongs to the head in all but name.
+    pooler = getattr(model.base_model, "pooler", None)
+    if model.base_model is not model and isinstance(pooler, nn.Module):
         yield from pooler.parameters()

@@ -90,6 +90,16 @@ def laplacian(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tens
     return out
 
 
+def polynomial(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """Sum of c_k A^k, every power formed."""
+    out = torch.zeros_like(value)
+    for h, coefficients in enumerate(scalars["coefficients"]):
+        for b in range(value.shape[0]):
+            for k, weight in enumerate(coefficients):
+                out[b, h] += weight * torch.linalg.matrix_power(matrix[b, h], k) @ value[b, h]
+    return out
+
+
 VARIANT_CASES: dict[str, VariantCase] = {
     "gfsa": VariantCase(
         config=ga.GFSAConfig(order=4, w_0=-0.3, w_1=0.8, trainable=("w_0", "w_1", "w_K")),
@@ -115,5 +125,14 @@ VARIANT_CASES: dict[str, VariantCase] = {
         start=lambda heads: {"p": torch.linspace(1.2, 2.9, heads)},
         formula=plat,
         backends=("blockwise", "eager"),
+    ),
+    "polynomial": VariantCase(
+        config=ga.PolynomialConfig(coefficients=(0.2, 0.9, -0.3, 0.4)),
+        neutral=ga.PolynomialConfig(),
+        start=lambda heads: {
+            "coefficients": torch.linspace(-0.8, 0.9, 4 * heads).view(4, heads).T.contiguous()
+        },
+        formula=polynomial,
+        backends=("eager", "sdpa"),
     ),
 }

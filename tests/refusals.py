@@ -24,6 +24,8 @@ from transformers import (
     PreTrainedModel,
     ResNetConfig,
     ResNetModel,
+    T5Config,
+    T5Model,
 )
 
 import hf_graphattn as ga
@@ -126,6 +128,10 @@ ARGUMENTS: dict[str, Refusal] = {
         _other(_resnet), ("ResNetModel", "no attention", *SUPPORTED)
     ),
     "Bloom": Refusal(_other(_bloom), ("BloomModel", "BloomAttention", "row", *SUPPORTED)),
+    "part of a model": Refusal(
+        _other(lambda: T5Model(T5Config(vocab_size=9, d_model=8, num_layers=1)).encoder),
+        ("T5Stack", "whole model", "layers="),
+    ),
     "wrapped model": Refusal(_other(_wrapped), ("Sequential", "before it is wrapped")),
     "torch attention": Refusal(
         _other(lambda: nn.MultiheadAttention(4, 2)), ("MultiheadAttention", "PreTrainedModel")
@@ -173,7 +179,9 @@ def _plain(config: dict[str, Any]) -> None:
 
 
 FOLDERS: dict[str, BadFolder] = {
-    "plain": BadFolder(_config(_plain), ("plain", "graph_attn", "patch_model")),
+    "config of a plain model": BadFolder(
+        _config(_plain), ("holds filters", "graph_attn", "whole model")
+    ),
     "not an object": BadFolder(
         _config(lambda config: config.update(graph_attn="gfsa")), ("graph_attn", "'gfsa'", "format")
     ),

@@ -24,6 +24,7 @@ NEUTRAL = {
     "gfsa": ga.GFSAConfig(order=5, trainable=ALL),
     "laplacian": ga.LaplacianConfig(step=0.0, trainable=("step",)),
     "plat": ga.PLaTConfig(p=2.0, trainable=("p",)),
+    "polynomial": ga.PolynomialConfig(coefficients=(0.0, 1.0, 0.0, 0.0)),
 }
 
 

@@ -53,13 +53,17 @@ def test_filters_move_between_heads(tmp_path: Path) -> None:
 
 
 def test_bases_that_do_not_fit_are_refused_and_stay_plain(tmp_path: Path) -> None:
-    ga.save_filters(patched("BERT"), tmp_path)
+    model = ga.patch_model(MODELS["BERT"](), ga.LaplacianConfig(layers=(-1,)))
+    ga.save_filters(model, tmp_path)  # without a tensor: the shape alone tells
     for other in (
         MODELS["BERT"](num_hidden_layers=1),
+        MODELS["BERT"](num_hidden_layers=4),
         MODELS["BERT"](num_attention_heads=2),
+        MODELS["BERT"](hidden_size=64),
+        MODELS["RoBERTa"](),
         MODELS["GPT-2"](),
     ):
-        with pytest.raises(ga.GraphAttentionError, match=r"do not fit .*heads, here"):
+        with pytest.raises(ga.GraphAttentionError, match=r"do not fit .*saved from a model with"):
             ga.load_filters(other, tmp_path)
         assert not ga.is_patched(other)
     model = patched("BERT")

@@ -74,7 +74,10 @@ def test_one_name_with_two_types_is_refused() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--variant gfsb", r"variant is 'gfsb'; allowed: none, gfsa, laplacian, plat\."),
+        (
+            "--variant gfsb",
+            r"variant is 'gfsb'; allowed: none, gfsa, laplacian, plat, polynomial\.",
+        ),
         ("--learning_rate -1", r"learning_rate is -1\.0; allowed: a number of at least 0\."),
         ("--learning_rate nan", "learning_rate is nan"),
         ("--num_train_epochs 0", "num_train_epochs is 0; allowed: a number of at least 1"),

@@ -16,6 +16,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import glue, tuning
 from finetune.arguments import parse
+from hf_graphattn.training import task_head
 
 GFSA = ("--variant", "gfsa", "--order", "4", "--filter_learning_rate", "0.1")
 
@@ -82,7 +83,7 @@ def test_a_killed_lora_run_resumes_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", tiny.MODELS)
 def test_every_base_layer_gets_lora_and_every_head_is_trained(architecture: str) -> None:
     model = ga.patch_model(tiny.MODELS[architecture](), ga.GFSAConfig())
-    heads = set(tuning.head_modules(model))
+    heads = set(task_head(model))
     assert bool(heads) != tiny.ROWS[architecture].generates
     arguments = tuning.TuningArguments(peft="lora", lora_r=2)
     PartialState()  # accelerate's logger asks it which process this is

@@ -16,6 +16,7 @@ VARIANTS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
     "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.4),
+    "polynomial": ga.PolynomialConfig(coefficients=(0.2, 0.5, -0.3, 0.4)),
 }
 CACHED = {
     "greedy": {},
@@ -147,7 +148,7 @@ def test_caches_that_cannot_serve_are_refused_by_name():
     plain = MODELS["GPT-2"]()
     filled = DynamicCache(config=plain.config)
     plain(ids, past_key_values=filled)
-    with pytest.raises(ga.GraphAttentionError, match="filled without the filter's operands"):
+    with pytest.raises(ga.GraphAttentionError, match="filled without this filter's operands"):
         model(ids, past_key_values=filled)
 
     model.train()
@@ -179,3 +180,19 @@ def test_cross_attention_caches_are_left_alone():
     width = cache.cross_attention_cache.layers[0].keys.shape[-1]
     assert cache.cross_attention_cache.layers[0].values.shape[-1] == width
     assert cache.self_attention_cache.layers[0].values.shape[-1] == 2 * width
+
+
+def test_caches_of_other_filters():
+    ids = torch.randint(3, 60, (1, 9))
+    kept = _filled(generator("GPT-2", VARIANTS["laplacian"]), ids)
+    with pytest.raises(ga.GraphAttentionError, match="filled without this filter's operands"):
+        generator("GPT-2", VARIANTS["gfsa"])(ids, past_key_values=kept)
+    # A filter without operands goes on with a cache that a plain model filled.
+    for variant in ("laplacian", "plat"):
+        model = generator("GPT-2", type(VARIANTS[variant])(layers=(-1,)))
+        whole = model(ids).logits
+        plain = ga.unpatch_model(copy.deepcopy(model))
+        cache = DynamicCache(config=plain.config)
+        plain(ids[:, :5], past_key_values=cache)
+        got = model(ids[:, 5:], past_key_values=cache).logits
+        assert torch.allclose(got, whole[:, 5:], atol=1e-5)

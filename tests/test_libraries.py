@@ -62,7 +62,7 @@ def test_copies_are_whole_and_their_own(copied, config: ga.VariantConfig) -> Non
     batch = inputs(model)
     twin = copied(model)
     assert torch.equal(twin(**batch)[0], model(**batch)[0])
-    assert twin.push_to_hub.args[0] is twin
+    assert twin.push_to_hub.model() is twin
     assert str(ga.report(twin)) == str(ga.report(model))
     expected = model(**batch)[0]
     ga.unpatch_model(twin)

@@ -149,3 +149,51 @@ def test_an_adapter_without_filters_loads_onto_either_base(tmp_path: Path) -> No
     for each in (base(config=None), base()):
         assert isinstance(ga.load_peft(each, tmp_path), PeftModel)
     assert "graph" not in json.dumps(json.loads((tmp_path / "adapter_config.json").read_text()))
+
+
+@pytest.mark.parametrize("config", [ga.LaplacianConfig(), ga.PLaTConfig(p=3.0)])
+def test_filters_that_learn_nothing_are_missed_too(config: ga.VariantConfig, tmp_path: Path):
+    """Nothing of them is in the adapter's tensors; its config still asks for them."""
+    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
+    model = get_peft_model(base(config=config), settings)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
+        ga.load_peft(base(config=None), tmp_path)
+    ga.save_filters(model, tmp_path)
+    batch = inputs(base())
+    loaded = ga.load_peft(base(config=None), tmp_path)
+    assert torch.equal(loaded(**batch)[0], model.eval()(**batch)[0])
+    other = base(config=ga.LaplacianConfig(step=0.25))  # the same tensors: none
+    with pytest.raises(ga.GraphAttentionError, match=r"patched with .*Pass the plain base"):
+        ga.load_peft(other, tmp_path)
+
+
+def test_a_failed_load_leaves_the_base_plain(tmp_path: Path) -> None:
+    model = adapted()
+    model.save_pretrained(tmp_path)
+    ga.save_filters(model, tmp_path)
+    other = MODELS["BERT"](intermediate_size=64)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        ga.load_peft(other, tmp_path)
+    assert not ga.is_patched(other)
+    with pytest.raises(ga.GraphAttentionError, match="load_adapter"):
+        ga.load_peft(model, tmp_path)
+
+
+def test_what_is_not_for_peft_models_says_so(tmp_path: Path) -> None:
+    model = adapted()
+    with pytest.raises(ga.GraphAttentionError, match="without adapters"):
+        ga.freeze_base(model)
+    with pytest.raises(ga.GraphAttentionError, match="merge_and_unload"):
+        ga.save_repository(model, tmp_path / "repository", "user/name")
+    assert not (tmp_path / "repository").exists()
+
+
+def test_the_report_follows_disabled_adapters() -> None:
+    model = adapted()
+    with torch.no_grad():
+        for name, scalar in ga.filter_parameters(model):
+            scalar.fill_(9.0 if "modules_to_save" in name else 3.0)
+    assert "w_K* 9" in str(ga.report(model))
+    with model.disable_adapter():
+        assert "w_K* 3" in str(ga.report(model))

@@ -10,7 +10,7 @@ from test_variants import error, inputs_of, mask_of, states
 from torch import Tensor
 
 import hf_graphattn as ga
-from hf_graphattn.backends import AttentionInputs, make
+from hf_graphattn.backends import make
 from hf_graphattn.kernels import plat
 
 
@@ -99,17 +99,19 @@ def test_what_blocks_keep_for_the_backward_is_linear_in_the_length() -> None:
 
 def test_the_default_block_size_splits_long_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
-    rows = plat.blockwise.__globals__["_rows"]
+    states_of = plat.blockwise.__globals__["_States"]
+    block = states_of.block
 
-    def spy(inputs: AttentionInputs, *rest: object) -> Tensor:
-        starts.append(rest[-2:])
-        return rows(inputs, *rest)
+    def spy(self: object, start: int, stop: int) -> object:
+        starts.append((start, stop))
+        return block(self, start, stop)
 
-    monkeypatch.setitem(plat.blockwise.__globals__, "_rows", spy)
-    monkeypatch.setitem(plat.blockwise.__globals__, "BLOCK_ELEMENTS", 2 * 2 * 10 * 4)
-    query, key, value = states(2, 10)
+    monkeypatch.setattr(states_of, "block", spy)
+    monkeypatch.setitem(plat.blockwise.__globals__, "BLOCK_ELEMENTS", 2 * 2 * 40 * 16)
+    monkeypatch.setitem(plat.blockwise.__globals__, "KEPT_ELEMENTS", 2 * 2 * 40 * 39)
+    query, key, value = states(2, 40)
     plat.blockwise(inputs_of(query, key, None, False), every(value), 1.5, 1e-3)
-    assert starts == [(0, 4), (4, 8), (8, 10)]
+    assert starts == [(0, 16), (16, 32), (32, 40)]
 
 
 @pytest.mark.parametrize("p", [(1.5,), (1.5, 2.5), (1.2, 2.0, 2.5, 3.0)])
@@ -159,6 +161,12 @@ def test_float32_distances_do_not_cancel(kind: str, p: float, eps: float) -> Non
     yardstick = error(by_differences(matrix, value), expected)
     assert error(got, expected) <= 4 * yardstick + torch.finfo(torch.float32).eps
 
+    expected = expected @ value.double()
+    yardstick = error(by_differences(matrix, value) @ value, expected)
+    for rows in (None, 20):
+        got = plat.blockwise(inputs_of(query, key, None, False), every(value), p, eps, rows)
+        assert error(got, expected) <= 4 * yardstick + torch.finfo(torch.float32).eps
+
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("backend", ["blockwise", "eager"])
@@ -175,3 +183,18 @@ def test_half_precision_is_finite_forward_and_backward(backend: str, dtype: torc
             out.float().sum().backward()
             gradients = [tensor.grad for tensor in (*own, *graph_filter.parameters())]
             assert all(torch.isfinite(tensor).all() for tensor in (out, *gradients))
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 7, 7), (2, 1, 1, 7), (2, 4, 7, 7)])
+@pytest.mark.parametrize("rows", [None, 3])
+def test_an_additive_mask_has_its_gradient(rows: int | None, shape: tuple[int, ...]) -> None:
+    """T5 learns its position bias through the mask."""
+    torch.manual_seed(0)
+    query, key, value = leaves(*(x.double() for x in states(4, 7, width=3)))
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    p = torch.linspace(1.2, 2.9, 4, dtype=torch.float64).view(-1, 1, 1).requires_grad_()
+
+    def run(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, p: Tensor) -> Tensor:
+        return plat.blockwise(inputs_of(query, key, bias, False), every(value), p, 1e-2, rows)
+
+    assert torch.autograd.gradcheck(run, (query, key, value, bias, p), fast_mode=True)

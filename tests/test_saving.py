@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from tiny import MODELS, ROWS, inputs
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForCTC, AutoModelForSequenceClassification
 
 import hf_graphattn as ga
 
@@ -17,6 +18,7 @@ CONFIGS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=-0.01, trainable=("w_0", "w_K")),
     "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.3),
+    "polynomial": ga.PolynomialConfig(coefficients=(0.1, 0.8, 0.2)),
 }
 
 
@@ -166,3 +168,41 @@ def test_a_head_of_every_kind_is_patched_and_loaded(tmp_path: Path):
             assert all(
                 torch.equal(state[name], saved) for name, saved in model.state_dict().items()
             )
+
+
+def test_arguments_of_transformers_loading(tmp_path: Path):
+    model = patched("BERT")
+    model.save_pretrained(tmp_path / "fp16", variant="fp16")
+    batch = inputs(model)
+    expected = model(**batch)[0]
+    config = model.config.__class__.from_pretrained(tmp_path / "fp16")
+    for _ in range(2):  # the caller's config stays as it was
+        loaded = ga.from_pretrained(tmp_path / "fp16", variant="fp16", config=config)
+        assert torch.equal(loaded(**batch)[0], expected)
+    loaded, found = ga.from_pretrained(
+        tmp_path / "fp16",
+        variant="fp16",
+        dtype="auto",
+        config=str(tmp_path / "fp16"),
+        output_loading_info=True,
+    )
+    assert loaded.dtype == torch.float32
+    assert not found["missing_keys"]
+    assert torch.equal(loaded(**batch)[0], expected)
+    with pytest.raises(ga.GraphAttentionError, match=r"auto_class is .*BertConfig"):
+        ga.from_pretrained(tmp_path / "fp16", variant="fp16", auto_class=AutoModelForCTC)
+
+
+def test_a_patched_model_is_freed_at_once():
+    model = weakref.ref(patched("BERT"))
+    assert model() is None
+
+
+def test_the_hub_id_of_the_base_is_remembered(tmp_path: Path):
+    model = MODELS["BERT"]()
+    model.config.name_or_path = "google-bert/bert-base-uncased"
+    ga.patch_model(model, CONFIGS["gfsa"]).save_pretrained(tmp_path)
+    for card in (ga.model_card(model, "u/x"), ga.model_card(ga.from_pretrained(tmp_path), "u/x")):
+        assert card.data.base_model == "google-bert/bert-base-uncased"
+    folder = ga.patch_model(MODELS["BERT"](), CONFIGS["gfsa"])
+    assert ga.model_card(folder, "u/x", datasets="nyu-mll/glue").data.base_model is None

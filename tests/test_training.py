@@ -154,3 +154,18 @@ def test_the_trainer_trains_saves_resumes_and_loads_the_best(tmp_path: Path) -> 
         whole.model.named_parameters(), again.model.named_parameters(), strict=True
     ):
         assert torch.allclose(one, other, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("architecture", "head"),
+    [
+        ("Whisper", "ForAudioClassification"),
+        ("T5", "ForQuestionAnswering"),
+        ("T5", "ForTokenClassification"),
+    ],
+)
+def test_heads_of_models_that_are_their_own_base_are_trained(architecture: str, head: str) -> None:
+    model = ga.freeze_base(ga.patch_model(MODELS[architecture](head=head), LEARNED))
+    trained = {n.split(".")[0] for n, p in model.named_parameters() if p.requires_grad}
+    assert trained & {"classifier", "projector", "qa_outputs"}
+    assert not trained & {"shared", "lm_head"}

@@ -1,0 +1,114 @@
+"""The forms of attention that are timed, on raw queries, keys and values (B, H, N, D).
+
+The published forms are written plainly, as the papers' codes compute them: A, and for GFSA A^2, are
+formed. Each form has a float64 check before it is timed (`check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout as drop
+from torch.nn.functional import scaled_dot_product_attention
+
+import hf_graphattn as ga
+from hf_graphattn import backends
+from hf_graphattn.backends import AttentionInputs
+
+Form = Callable[[Tensor, Tensor, Tensor, bool, float], Tensor]  # q, k, v, causal, dropout
+
+CONFIGS = {
+    "gfsa": ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.2),
+    "laplacian": ga.LaplacianConfig(step=0.1, trainable=("step",)),
+    "plat": ga.PLaTConfig(trainable=("p",)),
+}
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tensor:
+    """Attention as transformers computes it by default."""
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
+
+
+def ours(variant: str, backend: str = "auto") -> Form:
+    """The library's filter; its scalars are learned, one set for all calls."""
+    filters: dict[tuple[int, torch.device], ga.GraphFilter] = {}
+
+    def form(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tensor:
+        place = (q.shape[1], q.device)
+        if place not in filters:
+            filters[place] = CONFIGS[variant].build(q.shape[1]).to(q.device)
+        own = filters[place].double() if q.dtype == torch.float64 else filters[place].float()
+        inputs = AttentionInputs(q, k, None, causal, q.shape[-1] ** -0.5, dropout)
+        return own(backends.make(backends.choose(backend, own.backends, inputs), inputs), v)
+
+    return form
+
+
+def matrix(q: Tensor, k: Tensor, causal: bool, dropout: float) -> Tensor:
+    """A, (B, H, N, N), after dropout."""
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return drop(scores.softmax(-1), dropout)
+
+
+def published_gfsa(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tensor:
+    """`w_0 I + w_1 A + w_K (A + (K-1)(A A - A))`, formed, times V."""
+    config, a = CONFIGS["gfsa"], matrix(q, k, causal, dropout)
+    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    power = a + (config.order - 1) * (a @ a - a)
+    return (config.w_0 * identity + config.w_1 * a + config.w_K * power) @ v
+
+
+def published_plat(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tensor:
+    """Every weight times a power of the values' distance, all N x N matrices kept."""
+    config, heads = CONFIGS["plat"], v.shape[1]
+    p = torch.tensor(config.p, dtype=v.dtype, device=v.device)
+    p = p.repeat_interleave(heads // len(config.p)).view(-1, 1, 1)
+    squares = v.square().sum(-1)
+    distance = squares.unsqueeze(-1) + squares.unsqueeze(-2) - 2 * v @ v.mT
+    factor = (distance.clamp_min(0) + config.eps) ** ((p - 2) / 2)
+    return (matrix(q, k, causal, dropout) * factor) @ v
+
+
+FORMS: dict[str, Form] = {
+    "plain": plain,
+    "gfsa": ours("gfsa"),
+    "laplacian": ours("laplacian"),
+    "plat": ours("plat"),
+    "published gfsa": published_gfsa,
+    "published plat": published_plat,
+}
+
+
+def states(length: int, heads: int, width: int, batch: int, device: str, dtype: torch.dtype):
+    """Fresh q, k, v that require gradients."""
+    return [
+        torch.randn(batch, heads, length, width, device=device, dtype=dtype, requires_grad=True)
+        for _ in range(3)
+    ]
+
+
+def check(device: str, dtype: torch.dtype) -> None:
+    """Ours against the published forms in float64, outputs and gradients; raises if they differ."""
+    for variant, published in (("gfsa", published_gfsa), ("plat", published_plat)):
+        for causal in (False, True):
+            own = states(67, 4, 32, 2, device, dtype)
+            precise = [x.detach().double().requires_grad_() for x in own]
+            upstream = torch.randn(own[0].shape, device=device, dtype=torch.float64)
+            got = FORMS[variant](*own, causal, 0.0)
+            expected = published(*precise, causal, 0.0)
+            got.backward(upstream.to(dtype))
+            expected.backward(upstream)
+            pairs = [
+                (got, expected),
+                *((x.grad, y.grad) for x, y in zip(own, precise, strict=True)),
+            ]
+            for one, other in pairs:
+                error = (one.double() - other).abs().max() / other.abs().max()
+                if error > TOLERANCE[dtype]:
+                    raise ValueError(f"{variant} is wrong by {error:.1e}: nothing is timed.")

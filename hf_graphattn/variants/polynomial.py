@@ -1,0 +1,70 @@
+"""Any polynomial in A.
+
+    H = c_0 I + c_1 A + c_2 A^2 + ... + c_K A^K
+
+No power of A is formed: `A^k V = A (A^(k-1) V)`, one pass of attention a degree. With c_K alone
+it is the exact A^K that GFSA approximates by `A + (K-1)(A^2 - A)` (arXiv 2312.04234, eq. 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.errors import refusal
+
+from . import register
+from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, finite_number, setting
+
+
+@register("polynomial")
+@dataclass(frozen=True)
+class PolynomialConfig(VariantConfig):
+    """A polynomial in A: `H = c_0 I + c_1 A + ... + c_K A^K`, `coefficients` = (c_0, ..., c_K).
+
+    Plain attention at (0, 1, 0, ...), where it starts by default with a learned A^2. Learned, the
+    coefficients are one parameter of shape (num_heads, K + 1).
+    """
+
+    scalars: ClassVar[tuple[str, ...]] = ("coefficients",)
+
+    coefficients: tuple[float, ...] = setting(
+        (0.0, 1.0, 0.0), "weights of I, A, A^2 ...: as many as the degree, and one"
+    )
+    trainable: tuple[str, ...] = setting(("coefficients",), TRAINABLE_HELP, kw_only=True)
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return PolynomialFilter(self, num_heads)
+
+    def _checked_scalar(self, name: str, value: Any) -> tuple[float, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < 2:
+            raise refusal(name, value, "two or more numbers, the weights of I, A, A^2 ...")
+        return tuple(finite_number(name, item) for item in value)
+
+
+class PolynomialFilter(GraphFilter):
+    """The filter of `PolynomialConfig`; `coefficients` is (num_heads, K + 1)."""
+
+    coefficients: Tensor
+
+    def __init__(self, config: PolynomialConfig, num_heads: int) -> None:
+        super().__init__(config, num_heads)
+        self.degree = len(config.coefficients) - 1
+        self.operands = self.degree - 1
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        power, out = value, self._term(0) * value
+        for k in range(1, self.degree + 1):
+            power = attend(power)
+            out = out + self._term(k) * power
+        return out.to(value.dtype)
+
+    def _term(self, k: int) -> Tensor:
+        return self.coefficients[:, k].view(-1, 1, 1)
+
+    def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
+        return torch.tensor(value, dtype=torch.float32).repeat(self.num_heads, 1)

@@ -1,5 +1,6 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
-# make test: lint, types, tests. Both set .venv up first.
+# make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
+# All set .venv up first.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,10 +8,14 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test bench lint wheel clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/attention.py --lengths 128 512 1024
+	$(BIN)/python benchmarks/decode.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2

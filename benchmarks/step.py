@@ -108,6 +108,7 @@ def main() -> None:
     """Print ratios to plain, a line a case, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=["gpt2", "bert-dropout"], choices=list(CASES))
+    parser.add_argument("--forms", nargs="+", help="Which, beside plain (default: all).")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
@@ -123,6 +124,7 @@ def main() -> None:
         steps = {
             form: step(model, case, arguments.device, dtype)
             for form, model in models(case, arguments.device).items()
+            if form in ("plain", *(arguments.forms or (form,)))
         }
         taken = measure.interleaved(
             steps, rounds=arguments.rounds, device=arguments.device, budget=arguments.budget

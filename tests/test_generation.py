@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny import GENERATORS, MODELS, inputs
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers.cache_utils import Fp8QuantizedLayer
 
 import hf_graphattn as ga
 
@@ -162,6 +163,10 @@ def test_caches_that_cannot_serve_are_refused_by_name():
     offloaded.offloading = True  # a constructor argument, but it needs an accelerator's stream
     with pytest.raises(ga.GraphAttentionError, match="offloaded"):
         model(ids, past_key_values=offloaded)
+    quantised = DynamicCache(config=model.config)
+    quantised.layers = [Fp8QuantizedLayer() for _ in quantised.layers]
+    with pytest.raises(ga.GraphAttentionError, match=r"layers of class Fp8QuantizedLayer.*Allowed"):
+        model(ids, past_key_values=quantised)
     with pytest.raises(ga.GraphAttentionError, match="record attentions"):
         model(ids, past_key_values=_filled(model, ids), output_attentions=True)
 

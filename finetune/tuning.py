@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from accelerate.logging import get_logger
@@ -18,6 +19,13 @@ from hf_graphattn.training import task_head
 logger = get_logger(__name__)
 
 LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
+LOADING = """
+## Graph filters
+
+The base model's attention was a graph filter in training, and the adapter holds its scalars. PEFT
+alone would drop them: load it with `hf_graphattn.load_peft(plain_base, "this repository")`, which
+patches the base first.
+"""
 
 
 @dataclass
@@ -95,8 +103,10 @@ def _linear_layers(model: PreTrainedModel, heads: list[str]) -> Iterator[str]:
             yield name
 
 
-def save(model: Any, folder: Any, weights: dict[str, Any]) -> None:
-    """As `save_pretrained`; beside an adapter, the filters that its base had."""
+def save(model: Any, folder: Path, weights: dict[str, Any]) -> None:
+    """As `save_pretrained`; beside an adapter, its base's filters, and how both are loaded."""
     model.save_pretrained(folder, state_dict=weights)
     if hasattr(model, "get_base_model") and ga.is_patched(model):
         ga.save_filters(model, folder)
+        with (folder / "README.md").open("a", encoding="utf-8") as card:  # PEFT's own card
+            card.write(LOADING)

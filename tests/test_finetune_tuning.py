@@ -41,6 +41,7 @@ def test_lora_trains_an_adapter_that_loads_onto_the_plain_base(tmp_path: Path) -
     names = {path.name for path in out.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", ga.FILTERS_NAME} <= names
     assert "model.safetensors" not in names
+    assert "hf_graphattn.load_peft" in (out / "README.md").read_text("utf-8")
     base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "bert")
     loaded = ga.load_peft(base, out)
     check_loss(loaded, out, written(tmp_path)["eval_loss"])

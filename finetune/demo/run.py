@@ -47,6 +47,7 @@ VARIANTS = {
     "gfsa": ("--order", "4", "--w_0", "-0.01", "--filter_learning_rate", "1e-2"),
     "plat": ("--p", "1.5", "2.5"),
     "laplacian": ("--step", "0.1", "--trainable", "step", "--filter_learning_rate", "1e-2"),
+    "polynomial": ("--coefficients", "0", "1", "0", "--filter_learning_rate", "1e-2"),
 }
 
 LINES = (
@@ -56,7 +57,7 @@ LINES = (
         metric="matthews_correlation",
         recipe=(
             *("--num_train_epochs", "2", "--max_length", "64", "--seed", "0"),
-            *("--max_train_samples", "3000"),
+            *("--max_train_samples", "2400"),
             *("--per_device_train_batch_size", "16", "--per_device_eval_batch_size", "100"),
             *("--learning_rate", "5e-4", "--warmup_ratio", "0.1", "--weight_decay", "0.01"),
         ),

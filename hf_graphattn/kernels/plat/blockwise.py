@@ -14,9 +14,9 @@ u_xy = |v_x - v_y|^2 + eps, c = (p - 2) / 2:
 Eight products backward, three forward, each block's matrices made again in the backward. A sequence
 short enough for one block keeps its matrices. Under causality a block sees no later keys.
 
-All is float32 (float64 for float64 states) outside autocast. The squared distance comes out of one
-product of width D + 2, `[-2 x, |x|^2, 1] . [y, 1, |y|^2]`, less its own rounding error, so that
-equal values are at distance 0 (see `naive.distance_factor`).
+All is float32 (float64 for float64 states) outside autocast. The squared distance and eps come out
+of one product of width D + 2, `[-2 x, |x|^2 + eps, 1] . [y, 1, |y|^2]`; what is below its rounding
+error is 0, so that equal values are at distance 0 (see `naive.distance_factor`).
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class _States:
     plan: _Plan
     left: Tensor  # (B, H, rows, D + 2)
     right: Tensor  # (B, H, keys, D + 2)
+    x_noise: Tensor  # (B, H, rows, 1): with y_noise, the rounding error of the product, and eps
+    y_noise: Tensor  # (B, H, 1, keys)
     centre: Tensor
 
     @classmethod
@@ -137,13 +139,15 @@ class _States:
         query, key, every, rows = (x.to(precise) for x in (query, key, every, rows))
         centre = every.mean(dim=-2, keepdim=True)  # a common offset changes no distance
         x, y = rows - centre, every - centre
-        share = 1.0 - ROUNDING * torch.finfo(precise).eps
-        x_squares = share * x.square().sum(-1, keepdim=True) + plan.eps
-        y_squares = share * y.square().sum(-1, keepdim=True)
-        left = torch.cat([-2.0 * x, x_squares, torch.ones_like(x_squares)], dim=-1)
+        x_squares, y_squares = (z.square().sum(-1, keepdim=True) for z in (x, y))
+        left = torch.cat([-2.0 * x, x_squares + plan.eps, torch.ones_like(x_squares)], dim=-1)
         right = torch.cat([y, torch.ones_like(y_squares), y_squares], dim=-1)
+        rounding = ROUNDING * torch.finfo(precise).eps
+        x_noise, y_noise = rounding * x_squares + plan.eps, (rounding * y_squares).mT
         power = (p.to(precise) - 2.0) / 2.0 if isinstance(p, Tensor) else (p - 2.0) / 2.0
-        return cls(query, key, every, rows, mask, power, plan, left, right, centre)
+        return cls(
+            query, key, every, rows, mask, power, plan, left, right, x_noise, y_noise, centre
+        )
 
     def blocks(self) -> list[tuple[int, int]]:
         """(start, stop) of each block of rows."""
@@ -163,9 +167,9 @@ class _States:
     def block(self, start: int, stop: int) -> _Block:
         keys = self.keys(stop)
         softmax = self._softmax(start, stop, keys)
-        distance = (self.left[:, :, start:stop] @ self.right[:, :, :keys].mT).clamp_min_(
-            self.plan.eps
-        )
+        distance = self.left[:, :, start:stop] @ self.right[:, :, :keys].mT
+        noise = self.x_noise[:, :, start:stop] + self.y_noise[..., :keys]
+        distance.masked_fill_(distance <= noise, self.plan.eps)
         log = distance.log()
         weights = (log * self.power).exp_().mul_(softmax)
         if self.plan.dropout > 0.0:

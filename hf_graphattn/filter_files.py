@@ -20,9 +20,16 @@ from transformers.utils.hub import cached_file
 
 from .architectures import attention_modules
 from .attention import FILTER
-from .errors import GraphAttentionError, refusal
+from .errors import GraphAttentionError
 from .hub import HUB_ARGUMENTS, load_filter_tensors, read_variant
-from .patching import graph_filters, patch_model, to_json, unpatch_model
+from .patching import (
+    graph_filters,
+    patch_model,
+    read_config,
+    refuse_adapters,
+    to_json,
+    unpatch_model,
+)
 from .variants import GraphFilter
 
 FILTERS_NAME = "graph_filters.safetensors"
@@ -36,16 +43,14 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     Raises:
         GraphAttentionError: the model is not patched.
     """
-    filters = base_filters(model)
-    if not filters:
-        raise GraphAttentionError(f"{type(model).__name__} is not patched: it has no filters.")
+    config, filters = read_config(model), base_filters(model)
     tensors = {
         f"{name}.{FILTER}.{scalar}": parameter.detach().cpu().contiguous()
         for name, graph_filter in filters.items()
         for scalar, parameter in graph_filter.named_parameters()
     }
     about = {
-        "graph_attn": to_json(next(iter(filters.values())).variant_config),
+        "graph_attn": to_json(config),
         "shape": shape_of(model),
     }
     path = Path(folder) / FILTERS_NAME
@@ -78,8 +83,7 @@ def load_filters(
     path = os.fspath(path_or_repo)
     saved, shape, tensors = read_filters(path, kwargs)
     variant = read_variant(saved, path)
-    if hasattr(model, "peft_config"):
-        raise refusal("model", type(model).__name__, "a model that PEFT has not wrapped yet")
+    refuse_adapters(model, "Load the filters before PEFT wraps the model.")
     own = shape_of(model)
     differing = [f"{n} {shape.get(n)}, here {own.get(n)}" for n in own if own[n] != shape.get(n)]
     if differing:
@@ -107,7 +111,7 @@ def read_filters(
     unknown = sorted(where.keys() - set(HUB_ARGUMENTS))
     if unknown:
         raise TypeError(f"unexpected arguments: {', '.join(unknown)}")
-    file = cached_file(path, FILTERS_NAME, _raise_exceptions_for_missing_entries=False, **where)
+    file = find_filters(path, where)
     if file is None:
         raise GraphAttentionError(
             f"{path!r} has no {FILTERS_NAME}: save_filters(model, folder) writes it. A whole "
@@ -120,6 +124,11 @@ def read_filters(
         return about["graph_attn"], about["shape"], tensors
     except (SafetensorError, ValueError, KeyError) as error:
         raise GraphAttentionError(f"{file} is no file of filters, or damaged: {error}") from error
+
+
+def find_filters(path: str, where: dict[str, Any]) -> str | None:
+    """The local path of a folder's or repository's file of filters, None if it has none."""
+    return cached_file(path, FILTERS_NAME, _raise_exceptions_for_missing_entries=False, **where)
 
 
 def shape_of(model: nn.Module) -> dict[str, Any]:

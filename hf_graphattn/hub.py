@@ -24,7 +24,7 @@ from transformers.utils.hub import cached_file
 
 from .attention import FILTER
 from .errors import GraphAttentionError, refusal
-from .patching import FORMAT, filter_parameters, patch_model
+from .patching import FORMAT, filter_parameters, patch_model, to_json
 from .variants import VariantConfig, variant_from_dict
 
 # What from_pretrained of transformers says about where the files are; the rest is about the model.
@@ -73,13 +73,17 @@ def from_pretrained(
     where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
     tensors = _filter_tensors(path, where, kwargs.get("variant"), is_patched=saved is not None)
     variant = _variant(path, saved, graph_attn, bool(tensors))
-    loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
-    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    model, loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
     patch_model(model, variant, backend=backend)
     if saved is not None:
         load_filter_tensors(model, tensors, path)
-        model.config.graph_attn |= {k: v for k, v in saved.items() if k == "base_model"}
+        model.config.graph_attn = to_json(variant) | _base_of(saved)
     return loaded
+
+
+def _base_of(saved: dict[str, Any]) -> dict[str, Any]:
+    """The base model's name as it was saved: the checkpoint itself is not its own base."""
+    return {name: saved[name] for name in ("base_model",) if name in saved}
 
 
 def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
@@ -155,7 +159,7 @@ def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
 
 
 def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
-    """The plain model; with `output_loading_info`, a tuple of it and the information."""
+    """(The plain model, what is returned to the caller: with `output_loading_info`, a tuple)."""
     for name in ("graph_attn", "attn_implementation", "auto_map"):
         config.__dict__.pop(name, None)
     config._attn_implementation = None  # the plain class chooses its own, then is patched
@@ -176,7 +180,7 @@ def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str,
     loaded = quiet.from_pretrained(path, config=config, **kwargs)
     model = loaded[0] if isinstance(loaded, tuple) else loaded
     model.__class__ = cls
-    return loaded
+    return model, loaded
 
 
 def _filter_tensors(

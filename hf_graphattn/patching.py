@@ -112,6 +112,12 @@ def read_config(model: nn.Module) -> VariantConfig:
     )
 
 
+def refuse_adapters(model: nn.Module, remedy: str) -> None:
+    """Raise `GraphAttentionError` for a model that PEFT has wrapped or put adapters into."""
+    if hasattr(model, "peft_config"):
+        raise refusal("model", type(model).__name__, "a model without adapters", remedy)
+
+
 def _check_arguments(model: object, config: object) -> None:
     if not isinstance(config, VariantConfig):
         allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())

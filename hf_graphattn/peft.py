@@ -14,11 +14,10 @@ from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.utils.hub import cached_file
 
 from .attention import FILTER
 from .errors import GraphAttentionError, refusal
-from .filter_files import FILTERS_NAME, load_filters, read_filters
+from .filter_files import find_filters, load_filters, read_filters
 from .hub import HUB_ARGUMENTS, read_variant
 from .patching import filter_parameters, is_patched, read_config, unpatch_model
 
@@ -60,7 +59,7 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         )
     was_plain = not is_patched(model)
     try:
-        if _has_filters_file(path, where):
+        if find_filters(path, where) is not None:
             _match_file(model, path, where)
         saved = {
             key.removeprefix(WRAPPED): tensor
@@ -87,11 +86,6 @@ def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> Non
             f"the adapter {path!r} was trained on a base patched with {needed}, and this one is "
             f"patched with {read_config(model)}. Pass the plain base: it will be patched."
         )
-
-
-def _has_filters_file(path: str, where: dict[str, Any]) -> bool:
-    found = cached_file(path, FILTERS_NAME, _raise_exceptions_for_missing_entries=False, **where)
-    return found is not None
 
 
 def _check(model: PreTrainedModel, saved: dict[str, Tensor], with_filters: bool, path: str) -> None:

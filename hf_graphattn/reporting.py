@@ -88,19 +88,14 @@ def report(model: nn.Module) -> Report:
         for layer, found in enumerate(modules)
     )
     filtered = [row for row in rows if row.backend]
-    learned = sum(parameter.numel() for _, parameter in _learned(model))
+    # Under PEFT a filter is there as it was and as it is trained: count it once.
+    scalars = dict(filter_parameters(model))
+    learned = sum(s.numel() for name, s in scalars.items() if "modules_to_save" not in name)
     title = (
         f"{type(model).__name__}: {len(filtered)} of {len(rows)} self-attention modules filtered, "
         f"{learned} learned scalars"
     )
     return Report(title, rows)
-
-
-def _learned(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The scalars, each once: under PEFT a filter is there as it was and as it is trained."""
-    return [
-        (name, scalar) for name, scalar in filter_parameters(model) if "modules_to_save" not in name
-    ]
 
 
 def _row(layer: int, name: str, heads: int, graph_filter: Any, module: nn.Module) -> ReportRow:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory, modeling_auto
 
 from .card import model_card
-from .errors import refusal
+from .patching import refuse_adapters
 
 MODULE = "graph_attn"
 
@@ -74,6 +74,8 @@ def push_to_hub(
     create_pr: bool = False,
     commit_message: str | None = None,
     commit_description: str | None = None,
+    tokenizer: Any = None,
+    max_shard_size: int | str = "50GB",
     **about: Any,
 ) -> str:
     """Upload a patched model with its card and loading module; returns the commit's address.
@@ -82,14 +84,14 @@ def push_to_hub(
     repository's; arguments of the card as in `model_card`, `tokenizer` and `max_shard_size` as in
     `save_repository`, the others as in transformers.
     """
-    card_about = {k: v for k, v in about.items() if k not in ("tokenizer", "max_shard_size")}
-    _checked_card(model, repo_id, card_about)
+    _checked_card(model, repo_id, about)  # refuse before the repository is made
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not revision.startswith("refs/pr"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        save_repository(model, folder, repo_id, **about)
+        files = {"tokenizer": tokenizer, "max_shard_size": max_shard_size}
+        save_repository(model, folder, repo_id, **files, **about)
         commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
@@ -102,13 +104,9 @@ def push_to_hub(
 
 
 def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -> ModelCard:
-    if hasattr(model, "peft_config"):
-        raise refusal(
-            "model",
-            type(model).__name__,
-            "a model without adapters",
-            "Call merge_and_unload() first; or save the adapter, and save_filters beside it.",
-        )
+    refuse_adapters(
+        model, "Call merge_and_unload() first; or save the adapter, and save_filters beside it."
+    )
     return model_card(model, repo_id, **about)
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from .architectures import attention_modules
 from .errors import GraphAttentionError, refusal
-from .patching import filter_parameters, is_patched
+from .patching import filter_parameters, is_patched, refuse_adapters
 
 
 def optimizer_groups(
@@ -63,13 +63,9 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     Raises:
         GraphAttentionError: the model is not patched, or its filters learn no scalar.
     """
-    if hasattr(model, "peft_config"):
-        raise refusal(
-            "model",
-            type(model).__name__,
-            "a model without adapters",
-            "PEFT freezes the base by itself: give its config modules_to_save=peft_modules().",
-        )
+    refuse_adapters(
+        model, "PEFT freezes the base by itself: give its config modules_to_save=peft_modules()."
+    )
     if not is_patched(model):
         raise GraphAttentionError(
             f"{type(model).__name__} is not patched, so nothing of it would be trained but its "

@@ -204,5 +204,11 @@ def test_the_hub_id_of_the_base_is_remembered(tmp_path: Path):
     ga.patch_model(model, CONFIGS["gfsa"]).save_pretrained(tmp_path)
     for card in (ga.model_card(model, "u/x"), ga.model_card(ga.from_pretrained(tmp_path), "u/x")):
         assert card.data.base_model == "google-bert/bert-base-uncased"
+    local = ga.patch_model(MODELS["BERT"](), CONFIGS["gfsa"])
+    local.save_pretrained(tmp_path / "local")
+    config = local.config.__class__.from_pretrained(tmp_path / "local")
+    config.name_or_path = "user/itself"  # as when it is loaded from its own repository
+    again = ga.from_pretrained(tmp_path / "local", config=config)
+    assert ga.model_card(again, "user/itself").data.base_model is None
     folder = ga.patch_model(MODELS["BERT"](), CONFIGS["gfsa"])
     assert ga.model_card(folder, "u/x", datasets="nyu-mll/glue").data.base_model is None

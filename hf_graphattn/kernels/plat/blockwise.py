@@ -50,7 +50,7 @@ def blockwise(
     """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p a number or (H, 1, 1).
 
     `block_rows`: rows a block; by default as many as keep one matrix under `BLOCK_ELEMENTS`, or
-    all where the whole matrix is under `KEPT_ELEMENTS` and a backward will want it.
+    all where the whole matrix is under `KEPT_ELEMENTS`.
     """
     if torch.compiler.is_compiling():
         return _traceable(inputs, values, p, eps)
@@ -166,30 +166,17 @@ class _States:
 
     def block(self, start: int, stop: int) -> _Block:
         keys = self.keys(stop)
-        softmax = self._softmax(start, stop, keys)
+        key, plan = self.key[:, :, :keys], self.plan
+        inputs = AttentionInputs(self.query, key, self.mask, plan.causal, plan.scaling, 0.0)
+        softmax = attention_matrix(inputs, slice(start, stop))
         distance = self.left[:, :, start:stop] @ self.right[:, :, :keys].mT
         noise = self.x_noise[:, :, start:stop] + self.y_noise[..., :keys]
-        distance.masked_fill_(distance <= noise, self.plan.eps)
+        distance.masked_fill_(distance <= noise, plan.eps)
         log = distance.log()
         weights = (log * self.power).exp_().mul_(softmax)
-        if self.plan.dropout > 0.0:
-            weights.mul_(dropout(torch.ones_like(weights), self.plan.dropout))
+        if plan.dropout > 0.0:
+            weights.mul_(dropout(torch.ones_like(weights), plan.dropout))
         return _Block(softmax, distance, log, weights)
-
-    def _softmax(self, start: int, stop: int, keys: int) -> Tensor:
-        """A0: as `attention_matrix`, without later keys."""
-        plan, mask = self.plan, self.mask
-        if mask is not None and mask.shape[-2] > 1:
-            mask = mask[..., start:stop, :]
-        inputs = AttentionInputs(
-            self.query[:, :, start:stop], self.key[:, :, :keys], mask, False, plan.scaling, 0.0
-        )
-        if plan.causal and keys > start:
-            ahead = torch.ones(stop - start, keys, dtype=torch.bool, device=self.key.device)
-            inputs = AttentionInputs(
-                inputs.query, inputs.key, ahead.tril(start), False, plan.scaling, 0.0
-            )
-        return attention_matrix(inputs)
 
 
 @dataclass

@@ -88,7 +88,8 @@ def _filtered(
 ) -> tuple[Tensor, Tensor | None]:
     """(H V, H if recorded); with a cache, the rows of the new tokens."""
     record = _recording()
-    name = backends.choose(graph_filter.backend, graph_filter.backends, inputs)
+    passes = graph_filter.operands + 1
+    name = backends.choose(graph_filter.backend, graph_filter.backends, inputs, passes)
     if record and name != "eager":
         _say_attentions_need_eager(name)
         name = "eager"
@@ -138,12 +139,6 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
     return args, {**kwargs, "graph_attn_layer": layer}
 
 
-def register() -> None:
-    """Make "graph_attn" known to transformers: the attention function and its mask function."""
-    AttentionInterface.register(NAME, graph_attn)
-    AttentionMaskInterface.register(NAME, masks.graph_attn_mask)
-
-
 def _filter_of(module: nn.Module) -> Any:
     try:
         return getattr(module, FILTER)
@@ -182,3 +177,8 @@ def _say_attentions_need_eager(name: str) -> None:
 @cache
 def _warn_once(message: str) -> None:
     logger.warning(message)
+
+
+# Whoever imports this module makes "graph_attn" known to transformers; see registration.py.
+AttentionInterface.register(NAME, graph_attn)
+AttentionMaskInterface.register(NAME, masks.graph_attn_mask)

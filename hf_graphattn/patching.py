@@ -37,7 +37,9 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
         model: a transformers model of a supported architecture, with or without a head. The
             outermost one: a part's filters are not saved with the whole.
         config: `GFSAConfig(...)`, `PLaTConfig(...)`, `LaplacianConfig(...)` ...
-        backend: how the attention is computed: "auto", "eager" (keeps A), "sdpa" (fused passes).
+        backend: how the attention is computed: "auto", "eager" (keeps A), "sdpa" (fused passes),
+            or, where they can run, "flash_attention_2" (the flash_attn package) and
+            "flex_attention"; for p-LaT "blockwise" (any device) and "triton" (CUDA).
 
     Returns:
         The model itself.

@@ -101,15 +101,16 @@ def report(model: nn.Module) -> Report:
 def _row(layer: int, name: str, heads: int, graph_filter: Any, module: nn.Module) -> ReportRow:
     if graph_filter is None:
         return ReportRow(layer, name, heads, "plain", {}, (), "", "")
-    current: GraphFilter = _current(graph_filter)
+    current: GraphFilter = current_filter(graph_filter)
     config = current.variant_config
     device = next(module.parameters()).device.type
-    backend, reason = backends.explain(current.backend, current.backends, device)
+    passes = current.operands + 1
+    backend, reason = backends.explain(current.backend, current.backends, device, passes)
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
 
 
-def _current(graph_filter: Any) -> Any:
+def current_filter(graph_filter: Any) -> Any:
     """The filter itself; where PEFT wraps it, that of the active adapter."""
     if isinstance(graph_filter, GraphFilter):
         return graph_filter

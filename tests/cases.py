@@ -23,7 +23,7 @@ class VariantCase:
 
     config: settings far from neutral, every scalar learned. neutral: at plain attention.
     start: the scalars that the tests give it, a function of the number of heads.
-    backends: every backend that can compute it.
+    backends: every backend that can compute it and runs everywhere.
     """
 
     config: ga.VariantConfig

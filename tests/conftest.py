@@ -7,4 +7,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # the kernels run on the CPU; read when they are imported
+
 torch.set_num_threads(1)  # pytest-xdist runs one process a core

@@ -7,9 +7,10 @@ import torch
 from cases import VARIANT_CASES, VariantCase, attention
 from tiny import MODELS
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hf_graphattn as ga
-from hf_graphattn.backends import AttentionInputs, make
+from hf_graphattn.backends import AttentionInputs, choose, make
 
 MASKS = ("none", "causal", "left", "right", "full", "additive", "additive_full")
 PAIRS = [(name, backend) for name, case in VARIANT_CASES.items() for backend in case.backends]
@@ -190,3 +191,53 @@ def test_fused_passes_are_unbiased_and_the_kept_matrix_is_not_quite() -> None:
         assert ((drawn.mean(0, keepdim=True) - expected).abs() <= 5 * standard_error).all()
         if backend == "eager":
             assert ((drawn.mean(0, keepdim=True) - undropped).abs() > 5 * standard_error).any()
+
+
+class Copies(TorchDispatchMode):
+    """Counts what copies states whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = function.overloadpacket.__name__
+        if name in ("clone", "copy_", "_to_copy", "contiguous"):
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+def test_nothing_is_copied_between_the_passes_of_gfsa() -> None:
+    """States as a model hands them, (B, N, H, D) transposed: forward and backward."""
+    tensors = [torch.randn(2, 31, 4, 16).requires_grad_() for _ in range(3)]
+    query, key, value = (x.transpose(1, 2) for x in tensors)
+    graph_filter = ga.GFSAConfig(order=4, w_0=0.1, w_K=0.2).build(4)
+    upstream = torch.randn(2, 31, 4, 16).transpose(1, 2)
+    with Copies() as seen:
+        out = graph_filter(make("sdpa", inputs_of(query, key, None, True)), value)
+        out.backward(upstream)
+    assert seen.names == []
+
+
+@pytest.mark.parametrize(
+    ("config", "dropout", "length", "expected"),
+    [
+        (ga.GFSAConfig(), 0.0, 512, "eager"),  # 2 x 8 heads: 2^22 elements
+        (ga.GFSAConfig(), 0.0, 513, "sdpa"),
+        (ga.GFSAConfig(order=1), 0.0, 5, "sdpa"),  # one pass
+        (ga.LaplacianConfig(), 0.0, 5, "sdpa"),
+        (ga.GFSAConfig(), 0.1, 513, "eager"),
+        (ga.LaplacianConfig(), 0.1, 513, "eager"),
+        (ga.PLaTConfig(), 0.1, 5, "blockwise"),
+    ],
+)
+def test_the_automatic_choice_on_the_cpu(
+    config: ga.VariantConfig, dropout: float, length: int, expected: str
+) -> None:
+    """The rule that benchmarks/results/choice-*.json back."""
+    graph_filter = config.build(8)
+    query = torch.empty(2, 8, length, 4)
+    inputs = inputs_of(query, query, None, True, dropout)
+    passes = graph_filter.operands + 1
+    assert choose("auto", graph_filter.backends, inputs, passes) == expected
+    assert choose("sdpa", graph_filter.backends, inputs, passes) == "sdpa"

@@ -1,63 +1,84 @@
 """How `A x` is computed; a backend never changes what is computed.
 
-`eager` keeps A, `sdpa` makes a fused pass a call, `blockwise` leaves the work to a variant's own
-kernel. An explicit request is never replaced by another backend; `auto` chooses by the rule in
-`choose`.
+`eager` keeps A, `sdpa` makes a fused pass a call, and so do, only where asked for,
+`flash_attention_2` and `flex_attention`; `blockwise` and `triton` leave the work to a variant's own
+kernel. An explicit request is never replaced by another backend: what it cannot compute is refused.
+`auto` chooses by the rule in `choose`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hf_graphattn.errors import refusal
 
 from .base import Attention, AttentionInputs, attention_matrix
 from .eager import EagerAttention
+from .flash import FlashAttention
+from .flex import FlexAttention
 from .sdpa import SdpaAttention
+from .triton import TritonAttention
 
-_BACKENDS: dict[str, Callable[[AttentionInputs], Attention]] = {
+_BACKENDS: dict[str, type[Attention]] = {
     "eager": EagerAttention,
     "sdpa": SdpaAttention,
+    "flash_attention_2": FlashAttention,
+    "flex_attention": FlexAttention,
     "blockwise": Attention,
+    "triton": TritonAttention,
 }
 
 
 def check(backend: object, supported: Iterable[str]) -> str:
-    """`backend`, if it is "auto" or one of `supported`.
+    """`backend`, if it is "auto" or one of `supported` that can run here.
 
     Raises:
-        GraphAttentionError: it is neither; the message lists what is allowed.
+        GraphAttentionError: it is neither, and the message lists what is allowed; or a package or
+            a device that it needs is missing.
     """
     allowed = ["auto", *sorted(supported)]
     if backend not in allowed:
         raise refusal("backend", backend, ", ".join(allowed))
-    return str(backend)
+    name = str(backend)
+    if name != "auto":
+        _BACKENDS[name].check_available()
+    return name
 
 
-def choose(requested: str, supported: tuple[str, ...], inputs: AttentionInputs) -> str:
-    """The backend for one call of an attention layer.
+def choose(
+    requested: str, supported: tuple[str, ...], inputs: AttentionInputs, passes: int = 1
+) -> str:
+    """The backend for one call of an attention layer, whose filter attends `passes` times.
 
-    "auto" takes the first backend that the filter supports, which is its memory-linear one. The
-    exception is attention dropout on the CPU: there torch's fused kernel has no dropout and falls
-    back to a slow form, one for each pass; the kept matrix is faster, and is drawn only once.
+    "auto" takes the first that the filter supports and that says it is right for the device, the
+    dropout and the call.
     """
     if requested != "auto":
         return requested
-    slow = inputs.dropout > 0.0 and _dropout_is_slow(supported, inputs.query.device.type)
-    return "eager" if slow else supported[0]
+    allowed = _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0)
+    fitting = (name for name in allowed if _BACKENDS[name].takes(inputs, passes))
+    return next(fitting, supported[0])
 
 
-def explain(requested: str, supported: tuple[str, ...], device: str) -> tuple[str, str]:
+def explain(
+    requested: str, supported: tuple[str, ...], device: str, passes: int = 1
+) -> tuple[str, str]:
     """(backend, why it is used on this type of device), in the words of `ga.report`."""
     if requested != "auto":
         return requested, "asked for"
-    if _dropout_is_slow(supported, device):
-        return supported[0], "auto; under attention dropout on the CPU: eager"
-    return supported[0], "auto: memory linear in the length"
+    chosen, dropped = (_automatic(supported, device, dropout)[0] for dropout in (False, True))
+    others = ["for short sequences"] if _BACKENDS[chosen].leaves_short(device, passes) else []
+    others += ["under attention dropout"] if dropped != chosen else []
+    if others:
+        return chosen, f"auto; eager {' and '.join(others)}"
+    if chosen == "triton":
+        return chosen, "auto; blockwise where the kernels do not fit"
+    return chosen, "auto: memory linear in the length"
 
 
-def _dropout_is_slow(supported: tuple[str, ...], device: str) -> bool:
-    return device == "cpu" and supported[0] == "sdpa"
+def _automatic(supported: tuple[str, ...], device: str, dropout: bool) -> list[str]:
+    found = [name for name in supported if _BACKENDS[name].automatic(device, dropout)]
+    return found or [supported[0]]
 
 
 def make(name: str, inputs: AttentionInputs) -> Attention:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 import torch
@@ -34,29 +35,38 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
     query = inputs.query[:, :, rows]
     scores = (query * inputs.scaling) @ inputs.key.mT
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    mask = _rows_of(inputs, rows)
-    if mask is None:
-        matrix = scores.softmax(-1)
-    else:
-        lowest = torch.finfo(scores.dtype).min
-        if mask.dtype == torch.bool:
-            allowed = mask
-            scores = scores.masked_fill(~mask, lowest)
-        else:
-            allowed = ~mask.isneginf()
-            scores = (scores + mask).clamp_min(lowest)  # no row of the softmax may be NaN
-        matrix = scores.softmax(-1) * allowed.any(-1, keepdim=True)
+    bias, allowed = _bias(inputs, rows, scores.dtype)
+    if bias is not None:
+        scores.add_(bias)  # in place: what this form costs is passes over N x N matrices
+    matrix = scores.softmax(-1)
+    if allowed is not None:
+        matrix = matrix * allowed.any(-1, keepdim=True)
     matrix = matrix.to(query.dtype)
     return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
 
 
-def _rows_of(inputs: AttentionInputs, rows: slice) -> Tensor | None:
+def _bias(
+    inputs: AttentionInputs, rows: slice, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """What is added to the scores of these rows; and where they may attend, if some may nowhere.
+
+    The least number hides in place of minus infinity where a row may be all hidden: no NaN.
+    """
     if inputs.causal:
         device = inputs.query.device
         positions = torch.arange(inputs.query.shape[-2], device=device)[rows]
-        return positions[:, None] >= torch.arange(inputs.key.shape[-2], device=device)
+        later = positions[:, None] < torch.arange(inputs.key.shape[-2], device=device)
+        return torch.zeros(later.shape, dtype=dtype, device=device).masked_fill_(later, -inf), None
     mask = inputs.mask
-    return mask if mask is None or mask.shape[-2] == 1 else mask[..., rows, :]
+    if mask is None:
+        return None, None
+    if mask.shape[-2] > 1:
+        mask = mask[..., rows, :]
+    lowest = torch.finfo(dtype).min
+    if mask.dtype != torch.bool:
+        return mask.to(dtype).clamp_min(lowest), ~mask.isneginf()
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return bias.masked_fill_(~mask, lowest), mask
 
 
 class Attention:
@@ -64,6 +74,25 @@ class Attention:
 
     name: ClassVar[str] = "blockwise"
     every_value: Tensor | None = None  # the values of all keys, where a cache holds earlier ones
+
+    @classmethod
+    def check_available(cls) -> None:
+        """Raise `GraphAttentionError` where this backend can never run: asked at patch time."""
+
+    @classmethod
+    def automatic(cls, device: str, dropout: bool) -> bool:
+        """Whether "auto" may take it on this type of device, with or without attention dropout."""
+        return True
+
+    @classmethod
+    def leaves_short(cls, device: str, passes: int) -> bool:
+        """Whether "auto" leaves short sequences to another backend on this type of device."""
+        return False
+
+    @classmethod
+    def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
+        """Whether "auto" may take it for this call, of a filter that attends so many times."""
+        return True
 
     def __init__(self, inputs: AttentionInputs) -> None:
         self.inputs = inputs

@@ -8,16 +8,38 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from .base import Attention
+from .base import Attention, AttentionInputs
+
+KEPT_ELEMENTS = 2**22  # of (B, H, Nq, Nk): 16 MB a layer in float32
 
 
 class SdpaAttention(Attention):
     """`attend` by fused passes."""
 
     name: ClassVar[str] = "sdpa"
+
+    @classmethod
+    def automatic(cls, device: str, dropout: bool) -> bool:
+        # On the CPU torch's fused kernel has no dropout and falls back to a slow form, one for each
+        # pass: the kept matrix is faster, and is drawn only once (results/choice-dropout-cpu.json).
+        return not (device == "cpu" and dropout)
+
+    @classmethod
+    def leaves_short(cls, device: str, passes: int) -> bool:
+        # Nor is a second fused pass on the CPU faster than a product with a small kept matrix
+        # (results/choice-cpu.json).
+        return device == "cpu" and passes > 1
+
+    @classmethod
+    def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
+        query = inputs.query
+        if not cls.leaves_short(query.device.type, passes) or torch.compiler.is_compiling():
+            return True  # compiled, one form serves all lengths
+        return query[..., 0].numel() * inputs.key.shape[-2] > KEPT_ELEMENTS
 
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs

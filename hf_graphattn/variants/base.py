@@ -123,6 +123,9 @@ def finite_number(name: str, value: Any) -> float:
     return float(value)
 
 
+Term = tuple[float | Tensor, Tensor]  # a number or (H, 1, 1), times (B, H, N, D)
+
+
 class GraphFilter(nn.Module):
     """One attention layer's filter: its scalars, and the formula that uses them.
 
@@ -131,7 +134,8 @@ class GraphFilter(nn.Module):
     differ, a buffer that no state dict holds.
     """
 
-    backends: ClassVar[tuple[str, ...]] = ("sdpa", "eager")  # the backends that can compute it
+    # The backends that can compute it, in the order in which "auto" prefers them.
+    backends: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2", "flex_attention")
     backend: str = "auto"  # what the user asked for; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first: cached generation keeps what they get
 
@@ -193,3 +197,18 @@ class GraphFilter(nn.Module):
             if new.dtype.itemsize < old.dtype.itemsize:
                 new.data = old.to(new.device)
         return self
+
+
+def combination(first: Term, *others: Term) -> Tensor:
+    """`c_1 x_1 + c_2 x_2 + ...` in the dtype of x_1; one elementwise pass a term.
+
+    Half precision times a float32 scalar is computed in float32, and rounded once, at the end.
+    """
+    scalar, x = first
+    out = x if isinstance(scalar, float) and scalar == 1.0 else scalar * x
+    for scalar, other in others:
+        if isinstance(scalar, Tensor):
+            out = torch.addcmul(out, other, scalar)
+        elif scalar != 0.0:
+            out = torch.add(out, other, alpha=scalar)
+    return out.to(x.dtype)

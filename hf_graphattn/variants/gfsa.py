@@ -25,7 +25,16 @@ from torch import Tensor
 from hf_graphattn.errors import refusal
 
 from . import register
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, is_integer, setting
+from .base import (
+    TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    Term,
+    VariantConfig,
+    combination,
+    is_integer,
+    setting,
+)
 
 
 @register("gfsa")
@@ -66,10 +75,7 @@ class GFSAFilter(GraphFilter):
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         w_0, w_1, w_K = self.scalar("w_0"), self.scalar("w_1"), self.scalar("w_K")
         once = attend(value)
-        # Half precision times a float32 scalar is computed in float32 and rounded once, below.
-        out = (w_1 + (2 - self.order) * w_K) * once
+        terms: list[Term] = [(w_1 + (2 - self.order) * w_K, once)]
         if self.order > 1:
-            out = out + (self.order - 1) * w_K * attend(once)
-        if isinstance(w_0, Tensor) or w_0 != 0.0:
-            out = out + w_0 * value
-        return out.to(value.dtype) if out.dtype != value.dtype else out
+            terms.append(((self.order - 1) * w_K, attend(once)))
+        return combination(*terms, (w_0, value))

@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from . import register
-from .base import Attend, GraphFilter, VariantConfig, setting
+from .base import Attend, GraphFilter, VariantConfig, combination, setting
 
 
 @register("laplacian")
@@ -40,4 +40,4 @@ class LaplacianFilter(GraphFilter):
     """The filter of `LaplacianConfig`: `A V - step V`, one pass of attention."""
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        return (attend(value) - self.scalar("step") * value).to(value.dtype)
+        return combination((1.0, attend(value)), (-self.scalar("step"), value))

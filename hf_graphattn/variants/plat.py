@@ -63,7 +63,7 @@ class PLaTConfig(VariantConfig):
 class PLaTFilter(GraphFilter):
     """The filter of `PLaTConfig`. It reads the attention's inputs, not only `A x`."""
 
-    backends: ClassVar[tuple[str, ...]] = ("blockwise", "eager")
+    backends: ClassVar[tuple[str, ...]] = ("triton", "blockwise", "eager")
 
     def __init__(self, config: PLaTConfig, num_heads: int) -> None:
         super().__init__(config, num_heads)
@@ -73,7 +73,8 @@ class PLaTFilter(GraphFilter):
         p, values = self.scalar("p"), _values(attend, value)
         if attend.name == "eager":
             return plat.naive(attend.matrix, values, p, self.eps)
-        return plat.blockwise(attend.inputs, values, p, self.eps)
+        kernel = plat.triton if attend.name == "triton" else plat.blockwise
+        return kernel(attend.inputs, values, p, self.eps)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """The weights after the factor, (B, H, N, N); times the values, the output."""

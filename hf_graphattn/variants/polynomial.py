@@ -18,7 +18,15 @@ from torch import Tensor
 from hf_graphattn.errors import refusal
 
 from . import register
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, finite_number, setting
+from .base import (
+    TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    combination,
+    finite_number,
+    setting,
+)
 
 
 @register("polynomial")
@@ -57,11 +65,10 @@ class PolynomialFilter(GraphFilter):
         self.operands = self.degree - 1
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        power, out = value, self._term(0) * value
-        for k in range(1, self.degree + 1):
-            power = attend(power)
-            out = out + self._term(k) * power
-        return out.to(value.dtype)
+        powers = [value]
+        for _ in range(self.degree):
+            powers.append(attend(powers[-1]))
+        return combination(*((self._term(k), power) for k, power in enumerate(powers)))
 
     def _term(self, k: int) -> Tensor:
         return self.coefficients[:, k].view(-1, 1, 1)

@@ -90,30 +90,30 @@ class _Blockwise(torch.autograd.Function):
         out = torch.empty(states.rows.shape, dtype=precise, device=query.device)
         blocks = states.blocks()
         keep = len(blocks) == 1 and any(ctx.needs_input_grad)
-        ctx.kept = None
+        kept: tuple[Tensor, ...] = ()
         with torch.autocast(query.device.type, enabled=False):
             for start, stop in blocks:
                 block = states.block(start, stop)
                 out[:, :, start:stop] = block.weights @ states.every[:, :, : states.keys(stop)]
                 if keep:
-                    ctx.kept = block
-        ctx.save_for_backward(query, key, every, rows, mask, p if isinstance(p, Tensor) else None)
+                    kept = (block.softmax, block.distance, block.log, block.weights)
+        learned = p if isinstance(p, Tensor) else None
+        ctx.save_for_backward(query, key, every, rows, mask, learned, *kept)
         ctx.p, ctx.plan, ctx.random = p, plan, random
         return out.to(every.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, every, rows, mask, p = ctx.saved_tensors
+        query, key, every, rows, mask, p, *kept = ctx.saved_tensors
         precise = torch.promote_types(query.dtype, torch.float32)
         p = ctx.p if p is None else p
         states = _States.of(query, key, every, rows, mask, p, ctx.plan, precise)
         sums = _Gradients.zeros(states, ctx.needs_input_grad)
         with torch.autocast(query.device.type, enabled=False), _repeated(ctx.random, query.device):
             for start, stop in states.blocks():
-                block = ctx.kept or states.block(start, stop)
+                block = _Block(*kept) if kept else states.block(start, stop)
                 sums.add(states, block, grad[:, :, start:stop].to(precise), start, stop)
-        ctx.kept = None
         return sums.finish(states, (query, key, every, rows, mask, p))
 
 

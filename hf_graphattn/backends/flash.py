@@ -1,0 +1,220 @@
+"""`flash_attention_2`: each call is a pass of the flash_attn package (arXiv 2307.08691).
+
+Half precision, on a CUDA device. Its kernels take no mask: they know causality, and sequences of
+several lengths packed into one. So a boolean mask is served where it comes to that, as padding
+does: left or right, causal or not, with a cache or without. Masked keys are taken out; no row of
+the output is left out, padded positions neither, and one that may attend nowhere is zero.
+
+Every pass draws its own dropout mask. Finding out what a mask comes to waits for the device, once
+for all layers that share the mask; with a mask, torch.compile breaks its graph here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hf_graphattn.errors import GraphAttentionError, refusal
+
+from .base import Attention, AttentionInputs
+
+DEVICES = ("cuda",)  # which is what ROCm is called, too
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+class FlashAttention(Attention):
+    """`attend` by passes of flash_attn."""
+
+    name: ClassVar[str] = "flash_attention_2"
+
+    @classmethod
+    def automatic(cls, device: str, dropout: bool) -> bool:
+        return False  # only where asked for
+
+    @classmethod
+    def check_available(cls) -> None:
+        _flash_attn()
+        if "cuda" in DEVICES and not torch.cuda.is_available():
+            raise refusal(
+                "backend", cls.name, "others, since torch finds no CUDA device", "Use 'sdpa'."
+            )
+
+    def __init__(self, inputs: AttentionInputs) -> None:
+        super().__init__(inputs)
+        device = inputs.query.device.type
+        if device not in DEVICES:
+            raise refusal(
+                f"the model's device under backend {self.name!r}",
+                device,
+                " or ".join(DEVICES),
+                "Move the model there, or patch it with backend='sdpa'.",
+            )
+        autocast = torch.is_autocast_enabled(device)
+        self.dtype = torch.get_autocast_dtype(device) if autocast else inputs.query.dtype
+        if self.dtype not in DTYPES:
+            raise refusal(
+                f"the dtype of the queries under backend {self.name!r}",
+                self.dtype,
+                " or ".join(map(str, DTYPES)),
+                "Load the model in half precision, use autocast, or patch with backend='sdpa'.",
+            )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        inputs = self.inputs
+        # (B, N, H, D), as flash_attn has it: views, unless autocast has them cast.
+        query, key, x = (
+            states.transpose(1, 2).to(self.dtype) for states in (inputs.query, inputs.key, x)
+        )
+        options = {"dropout_p": inputs.dropout, "softmax_scale": inputs.scaling}
+        if inputs.mask is not None:
+            out = _masked(query, key, x, inputs.mask, options)
+        else:
+            if inputs.causal:
+                # Ours starts in the upper left corner, flash_attn's ends in the lower right one.
+                # They differ where a static cache has room left, which no row may attend to.
+                assert query.shape[1] <= key.shape[1]
+                key, x = key[:, : query.shape[1]], x[:, : query.shape[1]]
+            dense, _ = _flash_attn()
+            out = dense(query, key, x, causal=inputs.causal, **options)
+        return out.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Some positions of every sequence, in one row: as flash_attn takes sequences that differ."""
+
+    where: tuple[Tensor, ...]  # the positions, as an index of (B, N)
+    ends: Tensor  # (B + 1,), int32: where each sequence begins, and the last one ends
+    longest: int
+
+    @staticmethod
+    def of(chosen: Tensor) -> Packed:
+        """The positions that a boolean (B, N) marks."""
+        lengths = chosen.sum(-1)
+        ends = functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+        return Packed(chosen.nonzero(as_tuple=True), ends, int(lengths.max()))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One call of the packed kernel: these rows attend to these keys.
+
+    Causal, a sequence's last row attends to all of its keys, the row before to one less, and so on.
+    """
+
+    rows: Packed
+    keys: Packed
+    causal: bool
+
+
+@torch.compiler.disable
+def _masked(query: Tensor, key: Tensor, x: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
+    """`A x` (B, Nq, H, D) under a mask that padding and causality make."""
+    _, packed = _flash_attn()
+    out = query.new_zeros(*query.shape[:3], x.shape[-1])
+    for each in _shared_passes(mask, (query.shape[0], query.shape[1], key.shape[1])):
+        rows, keys = each.rows, each.keys
+        out[rows.where] = packed(
+            query[rows.where],
+            key[keys.where],
+            x[keys.where],
+            rows.ends,
+            keys.ends,
+            rows.longest,
+            keys.longest,
+            causal=each.causal,
+            **options,
+        )
+    return out
+
+
+_latest: tuple[Callable[[], Tensor | None], Any, tuple[Pass, ...]] = (lambda: None, None, ())
+
+
+def _shared_passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
+    """`passes`, kept for the next layers and calls, which come with the same mask."""
+    global _latest
+    if mask.is_inference():  # nothing tells whether it was written to
+        return passes(mask, shape)
+    known, state, found = _latest
+    if known() is not mask or state != (mask._version, shape):
+        found = passes(mask, shape)
+        _latest = (weakref.ref(mask), (mask._version, shape), found)
+    return found
+
+
+def passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
+    """The calls that compute attention under `mask`, given (B, Nq, Nk): none, one or two.
+
+    They can where row i of a sequence attends to the first `count[i]` of the keys that any row
+    attends to, and count grows by one a row: that is causal. Rows that attend to all the keys may
+    follow: right padding. Where no row sees but some of the keys, one call that is not causal does.
+
+    Raises:
+        GraphAttentionError: the mask is another one, or adds other values than 0 and -inf.
+    """
+    allowed = _boolean(mask)
+    if mask.dim() > 2 and mask.shape[-3] > 1:
+        raise _unfit(mask, "differs between heads")
+    allowed = allowed.expand(shape[0], 1, *shape[1:])[:, 0]  # (B, Nq, Nk)
+    keys = allowed.any(-2)  # (B, Nk)
+    count = allowed.sum(-1)  # (B, Nq)
+    every = keys.sum(-1, keepdim=True)
+    first = keys[:, None] & (keys.cumsum(-1)[:, None] <= count[..., None])
+    reached = count.cummax(-1).values
+    before = functional.pad(reached[:, :-1], (1, 0))
+    sees_some = count > 0
+    sees_all = sees_some & (count == every)
+    step = sees_some & ((count == before + 1) | (before == 0))
+    later = sees_all & (before == every)
+    if bool((allowed == first).all()):
+        if bool((sees_all | ~sees_some).all()):
+            return _pass(sees_all, keys, causal=False)
+        if bool((step | later | ~sees_some).all()):
+            return _pass(step, keys, causal=True) + _pass(later, keys, causal=False)
+    raise _unfit(mask, "is neither padding nor causality (a sliding window, holes, packed texts?)")
+
+
+def _pass(rows: Tensor, keys: Tensor, causal: bool) -> tuple[Pass, ...]:
+    """None for no rows. Sequences without any lend no keys: flash_attn then meets no empty row."""
+    if not bool(rows.any()):
+        return ()
+    return (Pass(Packed.of(rows), Packed.of(keys & rows.any(-1, keepdim=True)), causal),)
+
+
+def _boolean(mask: Tensor) -> Tensor:
+    if mask.dtype == torch.bool:
+        return mask
+    allowed = mask == 0
+    if not mask.requires_grad and bool((allowed | mask.isneginf()).all()):
+        return allowed
+    raise _unfit(mask, "adds to the scores (a position bias?)")
+
+
+def _unfit(mask: Tensor, why: str) -> GraphAttentionError:
+    return GraphAttentionError(
+        f"the attention mask, {mask.dtype} of shape {tuple(mask.shape)}, {why}; allowed under "
+        f"backend 'flash_attention_2': no mask, padding, causality. Patch with backend='sdpa'."
+    )
+
+
+def _flash_attn() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """The package's functions for sequences of one length, and of several."""
+    try:
+        from flash_attn import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+            flash_attn_func,
+            flash_attn_varlen_func,
+        )
+    except ImportError as error:
+        raise GraphAttentionError(
+            f"backend 'flash_attention_2' needs the package flash_attn, version 2.1 or newer, "
+            f"which cannot be imported ({error}). Install it (pip install flash-attn "
+            f"--no-build-isolation), or use backend='sdpa'."
+        ) from error
+    return flash_attn_func, flash_attn_varlen_func

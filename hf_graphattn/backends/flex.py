@@ -1,0 +1,107 @@
+"""`flex_attention`: each call is a pass of torch's flex attention (arXiv 2412.05496).
+
+Any mask, boolean or additive (a learned bias too), in one fused kernel, which torch.compile makes
+at the first call: memory linear in N beside the mask itself. Causal blocks above the diagonal are
+skipped.
+
+It has no attention dropout. On the CPU torch computes it unfused, with the whole matrix, and
+without a backward: there it serves to look at results, not to train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.errors import refusal
+
+from .base import Attention, AttentionInputs
+
+WITHOUT_BACKWARD = ("cpu", "mps")  # devices
+
+
+class FlexAttention(Attention):
+    """`attend` by passes of flex attention."""
+
+    name: ClassVar[str] = "flex_attention"
+
+    @classmethod
+    def automatic(cls, device: str, dropout: bool) -> bool:
+        return False  # only where asked for
+
+    def __init__(self, inputs: AttentionInputs) -> None:
+        super().__init__(inputs)
+        if inputs.dropout > 0.0:
+            raise refusal(
+                f"attention dropout under backend {self.name!r}",
+                inputs.dropout,
+                "0, since flex attention has none",
+                "Set the model's attention dropout to 0, or patch with backend='sdpa'.",
+            )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        inputs = self.inputs
+        query, key = inputs.query, inputs.key
+        device = query.device.type
+        if device in WITHOUT_BACKWARD and any(each.requires_grad for each in (query, key, x)):
+            raise refusal(
+                f"the device for gradients under backend {self.name!r}",
+                device,
+                f"cuda, since flex attention has no backward on {' or '.join(WITHOUT_BACKWARD)}",
+                "Use torch.no_grad(), or patch with backend='sdpa'.",
+            )
+        lengths = query.shape[-2], key.shape[-2]
+        return _flex_attention(query.device)(
+            query,
+            key,
+            x,
+            score_mod=None if inputs.mask is None else _masking(inputs.mask, inputs),
+            block_mask=_causal_blocks(*lengths, query.device) if inputs.causal else None,
+            scale=inputs.scaling,
+        )
+
+
+def _masking(mask: Tensor, inputs: AttentionInputs) -> Callable[..., Tensor]:
+    """The change to a score (b, h, i, j) that the mask makes."""
+    query, key = inputs.query, inputs.key
+    mask = mask.expand(*query.shape[:-1], key.shape[-2])  # (B, H, Nq, Nk), a view
+
+    def hide(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(mask[b, h, i, j], score, -float("inf"))
+
+    def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + mask[b, h, i, j]
+
+    return hide if mask.dtype == torch.bool else add
+
+
+def _causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return i >= j
+
+
+@lru_cache(maxsize=8)  # every layer and pass has the same
+def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    with torch.inference_mode(False):  # it is kept, and training may be next
+        return create_block_mask(_causal, None, None, queries, keys, device=device)
+
+
+def _flex_attention(device: torch.device) -> Callable[..., Tensor]:
+    """torch's function, compiled once where that fuses it."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if device.type == "cpu" or torch.compiler.is_compiling():
+        return flex_attention
+    return _compiled()
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)

@@ -1,0 +1,271 @@
+"""p-LaT as Triton kernels: memory linear in the length, on CUDA or in Triton's interpreter.
+
+Operators of torch's own, so that torch.compile takes them whole. Triton is imported at the first
+call: importing this file needs neither Triton nor a GPU. Eleven products backward instead of
+`blockwise`'s eight: rows and keys are swept apart, so that no two programs add into one place and
+every run gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.backends import AttentionInputs
+
+from .naive import Values
+
+
+def triton(
+    inputs: AttentionInputs,
+    values: Values,
+    p: float | Tensor,
+    eps: float,
+    block: tuple[int, int] | None = None,
+) -> Tensor:
+    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p a number or (H, 1, 1).
+
+    Keys and `values.every` may have fewer heads than the queries, without being repeated. The
+    gradient of an additive mask is made whole, (B, H, Nq, Nk), before it is summed to the mask's
+    shape. `block`: rows and keys a block, powers of 2 from 16.
+    """
+    query, dtype = inputs.query, _common(inputs.query, values.every)
+    assert values.every.shape[-1] == query.shape[-1], "the kernels know one width"
+    heads = query.shape[1]
+    exponent = p.view(-1) if isinstance(p, Tensor) else torch.full((heads,), p, device=query.device)
+    states = (x.to(dtype) for x in (query, inputs.key, values.every, values.rows))
+    rows, keys = block or _block(dtype, query.shape[-1])
+    out, _, _ = _forward(
+        *states, inputs.mask, exponent.float(), _seed(inputs), inputs.causal, inputs.scaling,
+        inputs.dropout, eps, rows, keys,
+    )  # fmt: skip
+    return out.to(values.every.dtype)
+
+
+def _common(query: Tensor, value: Tensor) -> torch.dtype:
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return torch.promote_types(query.dtype, value.dtype)
+
+
+def _block(dtype: torch.dtype, width: int) -> tuple[int, int]:
+    """Rows and keys a block: what shared memory holds. `benchmarks/gpu.py` tries the others."""
+    if dtype == torch.bfloat16:
+        return (64, 64) if width <= 64 else (64, 32)
+    return (32, 32) if width <= 64 else (32, 16)
+
+
+def _seed(inputs: AttentionInputs) -> Tensor:
+    """A number from torch's generator, kept on the device: nothing waits for it."""
+    device = inputs.query.device
+    if inputs.dropout == 0.0:
+        return torch.zeros(1, dtype=torch.int64, device=device)
+    return torch.randint(2**31, (1,), device=device)
+
+
+@cache
+def _kernels() -> Any:
+    from . import triton_kernels
+
+    return triton_kernels
+
+
+@torch.library.custom_op("hf_graphattn::plat_forward", mutates_args=())
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    every: Tensor,
+    rows: Tensor,
+    mask: Tensor | None,
+    p: Tensor,
+    seed: Tensor,
+    causal: bool,
+    scaling: float,
+    dropout: float,
+    eps: float,
+    row_block: int,
+    key_block: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, and each row's greatest score and 1 / denominator, (B, H, Nq)."""
+    call = _Call(query, key, every, rows, mask, p, seed, causal, scaling, dropout, eps,
+                 row_block, key_block)  # fmt: skip
+    out, top, norm = _empty_forward(query)
+    call.launch(_kernels().rows_forward, call.row_grid, (out, top, norm))
+    return out, top, norm
+
+
+@_forward.register_fake
+def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_forward(query)
+
+
+@torch.library.custom_op("hf_graphattn::plat_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    out: Tensor,
+    top: Tensor,
+    norm: Tensor,
+    query: Tensor,
+    key: Tensor,
+    every: Tensor,
+    rows: Tensor,
+    mask: Tensor | None,
+    p: Tensor,
+    seed: Tensor,
+    causal: bool,
+    scaling: float,
+    dropout: float,
+    eps: float,
+    row_block: int,
+    key_block: int,
+    mask_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, every, rows, of p by row (B, H, Nq), and dScores or nothing."""
+    call = _Call(query, key, every, rows, mask, p, seed, causal, scaling, dropout, eps,
+                 row_block, key_block)  # fmt: skip
+    grad = _narrow(grad.to(query.dtype))
+    dq, dk, dv, dx, dp, ds = _empty_backward(query, key, mask_gradient)
+    delta = (grad.float() * out).sum(-1).contiguous()
+    shared = (grad, top, norm, delta)
+    call.launch(
+        _kernels().rows_backward, call.row_grid, (*shared, dq, dx, dp, ds), grad,
+        MASK_GRADIENT=mask_gradient,
+    )  # fmt: skip
+    call.launch(_kernels().columns_backward, call.key_grid, (*shared, dk, dv), grad)
+    return dq, dk, dv, dx, dp, ds
+
+
+@_backward.register_fake
+def _(
+    grad: Tensor, out: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    return _empty_backward(query, key, rest[-1])
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output, *inputs[:7])
+    ctx.settings = inputs[7:]
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _differentiate(ctx: Any, grad: Tensor, *ignored: Tensor) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    mask, wanted = saved[7], ctx.needs_input_grad[4]
+    dq, dk, dv, dx, dp, ds = _backward(grad, *saved, *ctx.settings, wanted)
+    dmask = ds.sum_to_size(mask.shape).to(mask.dtype) if wanted else None
+    return (dq, dk, dv, dx, dmask, dp.sum((0, 2)), *[None] * 7)
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _empty_forward(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    top, norm = (query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2))
+    return _empty_states(query), top, norm
+
+
+def _empty_backward(query: Tensor, key: Tensor, mask_gradient: bool) -> Any:
+    dq, dx, dk, dv = (_empty_states(x) for x in (query, query, key, key))
+    dp = query.new_empty(query.shape[:3], dtype=torch.float32)
+    matrix = (*query.shape[:3], key.shape[2]) if mask_gradient else (0,)
+    return dq, dk, dv, dx, dp, query.new_empty(matrix, dtype=torch.float32)
+
+
+def _empty_states(like: Tensor) -> Tensor:
+    """(B, H, N, D), laid out (B, N, H, D)."""
+    batch, heads, length, width = like.shape
+    return like.new_empty(batch, length, heads, width).transpose(1, 2)
+
+
+def _narrow(states: Tensor) -> Tensor:
+    """The kernels read states whose width is contiguous."""
+    return states if states.stride(-1) == 1 else states.contiguous()
+
+
+class _Call:
+    """One call's arguments, in the order that the kernels take them."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        every: Tensor,
+        rows: Tensor,
+        mask: Tensor | None,
+        p: Tensor,
+        seed: Tensor,
+        causal: bool,
+        scaling: float,
+        dropout: float,
+        eps: float,
+        row_block: int,
+        key_block: int,
+    ) -> None:
+        batch, heads, length, width = query.shape
+        groups, keys = key.shape[1:3]
+        states = tuple(_narrow(x) for x in (query, key, every, rows))
+        is_float32 = query.dtype == torch.float32
+        centre = every.mean(-2) if is_float32 else query.new_zeros(batch, groups, width)
+        kind, whole = _mask(mask, (batch, heads, length, keys), query)
+        pointer = whole.view(torch.uint8) if kind == "boolean" else whole
+        self.device = query.device
+        self.pointers = (*states, centre.contiguous(), pointer, p, seed)
+        self.strides = [n for x in states for n in x.stride()[:3]] + list(whole.stride())
+        self.numbers = (heads, length, keys, scaling, eps, dropout)
+        self.row_grid = (-(-length // row_block), batch * heads)
+        self.key_grid = (-(-keys // key_block), batch * groups)
+        self.constants = _precision(query.dtype) | {
+            "GROUP": heads // groups,
+            "WIDTH": width,
+            "COLUMNS": max(16, 1 << (width - 1).bit_length()),
+            "ROW_BLOCK": row_block,
+            "KEY_BLOCK": key_block,
+            "CAUSAL": causal,
+            "MASK": kind,
+            "DROPOUT": dropout > 0.0,
+            "CENTRED": is_float32,
+        }
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, int],
+        others: tuple[Tensor, ...],
+        grad: Tensor | None = None,
+        **constants: Any,
+    ) -> None:
+        """Run a kernel; `others` are its tensors after those of every kernel."""
+        strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
+        constants |= self.constants | {"num_warps": 4, "num_stages": 2}
+        with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
+            kernel[grid](*self.pointers, *others, *strides, *self.numbers, **constants)
+
+
+def _mask(mask: Tensor | None, shape: tuple[int, ...], query: Tensor) -> tuple[str, Tensor]:
+    """Its kind, and itself as (B, H, Nq, Nk), a view; without one, what is never read."""
+    if mask is None:
+        return "none", query
+    return "boolean" if mask.dtype == torch.bool else "additive", mask.expand(shape)
+
+
+def _precision(dtype: torch.dtype) -> dict[str, Any]:
+    """How products are made: float32 as torch is told to, float16's wide ones in tf32."""
+    language = _kernels().tl
+    precision = "tf32" if _tf32() else "ieee"
+    return {
+        "PRECISION": precision,
+        "WIDE": language.bfloat16 if dtype == torch.bfloat16 else language.float32,
+        "WIDE_PRECISION": precision if dtype == torch.float32 else "tf32",
+    }
+
+
+def _tf32() -> bool:
+    """Whether torch may round float32 products; once its new switch is set, the old one raises."""
+    matmul = torch.backends.cuda.matmul
+    return (
+        matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
+    )

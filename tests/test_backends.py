@@ -1,0 +1,238 @@
+"""The backends that run only where asked for: `flash_attention_2` and `flex_attention`.
+
+The first with a stand-in for its package (see flash_attn_stand_in.py), the second torch's own,
+uncompiled; its gradients are taken with torch's refusal of a backward on the CPU set aside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from cases import VARIANT_CASES
+from flash_attn_stand_in import StandIn, install
+from test_refusals import refused, untouched
+from test_variants import built, error, mask_of, states
+from tiny import MODELS, inputs
+from torch import Tensor
+from torch.nn import functional
+
+import hf_graphattn as ga
+from hf_graphattn import attention, backends
+from hf_graphattn.backends import AttentionInputs, flex, make
+
+FLASH, FLEX = "flash_attention_2", "flex_attention"
+CONFIG = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
+
+
+@pytest.fixture
+def flash_attn(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return install(monkeypatch)
+
+
+@pytest.fixture(params=[FLASH, FLEX])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each of them, able to run and to differentiate here."""
+    request.getfixturevalue("flash_attn")
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *qkv: None)
+    monkeypatch.setattr(flex, "WITHOUT_BACKWARD", ())
+    yield request.param
+    torch._dynamo.reset()
+
+
+def causal_padding(new: int, keys: int, kept: slice) -> Tensor:
+    """As transformers makes it for new tokens after earlier ones, (2, 1, new, keys): the first
+    sequence keeps these keys, the second all."""
+    mask = torch.ones(2, 1, new, keys, dtype=torch.bool).tril(keys - new)
+    keep = torch.zeros(keys, dtype=torch.bool)
+    keep[kept] = True
+    mask[0] &= keep
+    return mask
+
+
+LEFT = causal_padding(7, 7, slice(3, 7))
+CASES: dict[str, tuple[Tensor | None, bool, int, int]] = {  # mask, causal, Nq, Nk
+    "none": (None, False, 7, 7),
+    "left": (mask_of("left", 3, 7), False, 7, 7),
+    "right": (mask_of("right", 3, 7), False, 7, 7),
+    "full": (mask_of("full", 3, 7), False, 7, 7),
+    "causal": (None, True, 7, 7),
+    "causal, left": (LEFT, False, 7, 7),
+    "causal, right": (causal_padding(7, 7, slice(0, 4)), False, 7, 7),
+    "causal, both": (causal_padding(9, 9, slice(2, 6)), False, 9, 9),
+    "cached chunk": (causal_padding(3, 8, slice(2, 8)), False, 3, 8),
+    "cached token": (causal_padding(1, 8, slice(2, 8)), False, 1, 8),
+    "static room": (None, True, 5, 9),
+    "static room, left": (functional.pad(LEFT, (0, 4)), False, 7, 11),
+    "hidden by -inf": (torch.zeros(LEFT.shape).masked_fill(~LEFT, -torch.inf), False, 7, 7),
+    "one mask for all": (torch.ones(1, 1, 7, 7, dtype=torch.bool).tril(), False, 7, 7),
+}
+
+
+def outputs(name: str, case: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """`A x`, and its gradients to q, k and x."""
+    torch.manual_seed(0)
+    own, causal, new, keys = CASES[case]
+    own = own.to(dtype) if own is not None and own.is_floating_point() else own
+    query, _, _ = states(3, new)
+    _, key, x = states(3, keys)
+    leaves = [each.to(dtype).requires_grad_() for each in (query, key, x)]
+    out = make(name, AttentionInputs(leaves[0], leaves[1], own, causal, 0.7, 0.0))(leaves[2])
+    upstream = torch.randn(out.shape, dtype=torch.float64).to(dtype)
+    return out, *torch.autograd.grad(out, leaves, upstream)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_computes_what_the_kept_matrix_does(backend: str, case: str) -> None:
+    """Outputs of every row, padded ones too, and gradients; float64, and float32 as the layers."""
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
+        for got, expected in zip(
+            outputs(backend, case, dtype), outputs("eager", case, dtype), strict=True
+        ):
+            assert got.dtype == dtype
+            assert error(got, expected.double()) < tolerance
+
+
+@pytest.mark.parametrize("kind", ["additive", "additive_full"])
+def test_flex_attention_adds_any_mask(kind: str) -> None:
+    torch.manual_seed(3)
+    mask = mask_of(kind, 3, 7)
+    query, key, x = (each.double() for each in states(3, 7))
+    own = AttentionInputs(query, key, mask.double(), False, 0.7, 0.0)
+    assert error(make(FLEX, own)(x), make("eager", own)(x)) < 1e-12
+
+
+@pytest.mark.parametrize("variant", VARIANT_CASES)
+def test_every_variant_that_is_made_of_passes_has_it(variant: str, backend: str) -> None:
+    graph_filter = built(VARIANT_CASES[variant], 3).double()
+    assert (backend in graph_filter.backends) == (variant != "plat")
+    if backend in graph_filter.backends:
+        query, key, value = (each.double() for each in states(3, 9))
+        own = AttentionInputs(query, key, CASES["causal, both"][0], False, 0.7, 0.0)
+        got, expected = (graph_filter(make(name, own), value) for name in (backend, "eager"))
+        assert error(got, expected) < 1e-12
+
+
+@pytest.mark.parametrize("padding", ["none", "left", "right", "full"])
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama"])
+def test_models_have_the_logits_and_gradients_of_the_kept_matrix(
+    architecture: str, padding: str, backend: str
+) -> None:
+    compare(architecture, padding, backend)
+
+
+@pytest.mark.parametrize("backend", [FLEX], indirect=True)
+@pytest.mark.parametrize(("architecture", "padding"), [("T5", "right"), ("Mistral", "left")])
+def test_flex_attention_takes_a_learned_bias_and_a_window(
+    architecture: str, padding: str, backend: str
+) -> None:
+    compare(architecture, padding, backend)
+
+
+def compare(architecture: str, padding: str, backend: str) -> None:
+    """Logits, and every gradient, of a tiny model with both backends, in float64."""
+    model = MODELS[architecture]().double()
+    batch = inputs(model, padding)
+    found = []
+    for name in (backend, "eager"):
+        ga.patch_model(model, CONFIG, backend=name)
+        logits = model(**batch)[0]
+        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad((logits * weight).sum(), parameters, allow_unused=True)
+        found.append([logits, *(each for each in gradients if each is not None)])
+        ga.unpatch_model(model)
+    assert len(found[0]) == len(found[1]) > 20
+    largest = max(float(each.abs().max()) for each in found[1][1:])
+    assert error(found[0][0], found[1][0]) < 1e-10
+    for got, expected in zip(found[0][1:], found[1][1:], strict=True):
+        assert (got - expected).abs().max() < 1e-10 * largest
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("architecture", ["GPT-2", "Llama"])
+def test_cached_generation(architecture: str, cache: str, backend: str) -> None:
+    model = MODELS[architecture](tie_word_embeddings=False)
+    model.generation_config.update(eos_token_id=None, pad_token_id=0)
+    batch = inputs(model, "left", length=6)
+    settings = {"do_sample": False, "max_new_tokens": 5}
+    ga.patch_model(model, CONFIG, backend="eager")
+    expected = model.generate(**batch, **settings, use_cache=False)
+    ga.patch_model(ga.unpatch_model(model), CONFIG, backend=backend)
+    got = model.generate(**batch, **settings, cache_implementation=cache, disable_compile=True)
+    assert torch.equal(got, expected)
+
+
+def test_recording_attentions_uses_the_kept_matrix_and_says_so(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    attention._warn_once.cache_clear()
+    model = ga.patch_model(MODELS["BERT"](), CONFIG, backend=backend)
+    batch = inputs(model, "right")
+    with torch.no_grad():
+        found = model(**batch, output_attentions=True).attentions
+        ga.patch_model(ga.unpatch_model(model), CONFIG, backend="eager")
+        expected = model(**batch, output_attentions=True).attentions
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert caplog.text.count(f"backend '{backend}'") == 1
+
+
+def test_the_report_says_that_it_was_asked_for(backend: str) -> None:
+    model = ga.patch_model(MODELS["BERT"](), CONFIG, backend=backend)
+    assert f"{backend}: asked for" in str(ga.report(model))
+
+
+def test_auto_never_chooses_them(flash_attn: StandIn) -> None:
+    model = ga.patch_model(MODELS["BERT"](), CONFIG).train()
+    model(**inputs(model, "right"))
+    model.eval()(**inputs(model, "right"))
+    assert not flash_attn.calls
+    assert {backends.explain("auto", ga.GraphFilter.backends, d)[0] for d in ("cpu", "cuda")} == {
+        "sdpa"
+    }
+
+
+def test_refused_at_patch_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MODELS["BERT"]()
+    monkeypatch.setitem(sys.modules, "flash_attn", None)  # importing it raises ImportError
+    with untouched(model), refused(FLASH, "flash_attn", "pip install flash-attn", "'sdpa'"):
+        ga.patch_model(model, CONFIG, backend=FLASH)
+    monkeypatch.setitem(sys.modules, "flash_attn", StandIn())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with untouched(model), refused("backend", f"'{FLASH}'", "CUDA", "'sdpa'"):
+        ga.patch_model(model, CONFIG, backend=FLASH)
+    for name in (FLASH, FLEX):
+        with untouched(model), refused("backend", f"'{name}'", "blockwise", "eager"):
+            ga.patch_model(model, ga.PLaTConfig(), backend=name)
+    ga.patch_model(model, CONFIG, backend="sdpa")  # the remedy that they name
+
+
+def test_flex_attention_refuses_dropout_and_a_backward_on_the_cpu() -> None:
+    model = ga.patch_model(MODELS["BERT"](attention_probs_dropout_prob=0.1), CONFIG, backend=FLEX)
+    batch = inputs(model)
+    with refused(FLEX, "dropout", "0.1", "'sdpa'"):
+        model.train()(**batch)
+    with refused(FLEX, "'cpu'", "backward", "torch.no_grad()", "'sdpa'"):
+        model.eval()(**batch)
+    with torch.no_grad():
+        model(**batch)
+
+
+def test_flex_trains_after_an_inference_pass_of_the_same_length() -> None:
+    """Its block mask is kept: made under inference mode, it could not be saved for a backward."""
+    flex._causal_blocks.cache_clear()
+    query, key, value = (torch.randn(1, 2, 9, 16) for _ in range(3))
+    inputs = AttentionInputs(query, key, None, True, 0.25, 0.0)
+    with torch.inference_mode():
+        make(FLEX, inputs)(value)
+    blocks = flex._causal_blocks(9, 9, query.device)
+    assert not any(x.is_inference() for x in blocks.as_tuple() if isinstance(x, torch.Tensor))
+
+
+def test_auto_takes_the_first_where_none_says_it_is_right() -> None:
+    inputs = AttentionInputs(*(torch.randn(1, 2, 9, 16) for _ in range(2)), None, True, 0.25, 0.1)
+    assert backends.choose("auto", ("sdpa",), inputs) == "sdpa"
+    assert backends.explain("auto", (FLASH,), "cpu")[0] == FLASH

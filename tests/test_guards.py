@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from cases import VARIANT_CASES
+from test_backends import FLASH, FLEX
 from test_exactness import NEUTRAL
 from tiny import ROWS
 
@@ -24,7 +23,8 @@ def test_every_variant_is_tested_with_the_backends_that_it_has() -> None:
     for name, case in VARIANT_CASES.items():
         assert type(case.config) is type(case.neutral) is ga.variant_configs()[name]
         assert set(case.config.trainable) == set(case.config.scalars) == set(case.start(1))
-        assert sorted(case.backends) == sorted(case.config.build(1).backends)
+        elsewhere = {FLASH, FLEX, "triton"}  # test_backends.py, test_plat_triton.py
+        assert set(case.backends) == set(case.config.build(1).backends) - elsewhere
 
 
 def test_every_variant_has_a_public_name() -> None:
@@ -53,18 +53,3 @@ def test_every_public_name_exists_and_every_setting_has_its_help() -> None:
     for config in ga.variant_configs().values():
         for field in dataclasses.fields(config):
             assert len(field.metadata["help"]) > 5, (config, field.name)
-
-
-def test_importing_the_library_imports_none_of_its_extras() -> None:
-    """In a fresh process; what transformers itself imports is not ours to forbid."""
-    script = "import sys, transformers, transformers.modeling_utils, transformers.cache_utils\n"
-    script += "import transformers.masking_utils, transformers.utils.output_capturing\n"
-    script += "from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig\n"
-    script += "before = set(sys.modules)\nimport hf_graphattn\n"
-    script += "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    imported = set(done.stdout.split())
-    assert "hf_graphattn" in imported
-    extras = {"triton", "flash_attn", "datasets", "accelerate", "peft", "tasks", "finetune"}
-    assert imported.isdisjoint(extras)

@@ -1,0 +1,62 @@
+"""A batch as a model takes it, and which of its tokens are real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.errors import refusal
+
+
+def tensors(batch: object, device: torch.device) -> dict[str, Tensor]:
+    """The batch on the model's device, without what is None."""
+    allowed = "a dict of tensors, as for model(**batch)"
+    if not isinstance(batch, Mapping):
+        raise refusal("a batch", type(batch).__name__, allowed)
+    given = {name: value for name, value in batch.items() if value is not None}
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise refusal(f"{name!r} of a batch", type(value).__name__, allowed)
+    return {name: value.to(device) for name, value in given.items()}
+
+
+def real_tokens(batch: Mapping[str, Tensor], part: str, shape: tuple[int, int]) -> Tensor:
+    """True at the real tokens of a stack of layers, (B, N); `shape` is what its layers see."""
+    speech = part != "decoder" and "input_features" in batch
+    name = "decoder_attention_mask" if part == "decoder" else "attention_mask"
+    mask = None if speech else batch.get(name)
+    if mask is None:
+        return _decoder_tokens(batch, shape) if part == "decoder" else _all(shape)
+    if mask.shape != shape:
+        raise refusal(f"the shape of {name}", tuple(mask.shape), f"{shape}, one entry a token")
+    return mask.bool()
+
+
+def _decoder_tokens(batch: Mapping[str, Tensor], shape: tuple[int, int]) -> Tensor:
+    """Those of a decoder without a mask: from its labels, or from what its input was made of.
+
+    Its inputs are the labels shifted to the right, or, in a model for classification, `input_ids`:
+    then their padding is the decoder's. Labels of classes have another shape, or are floats.
+    """
+    labels, mask = batch.get("labels"), batch.get("attention_mask")
+    if labels is not None and labels.shape == shape and not labels.is_floating_point():
+        source, real = "labels", labels != -100
+    elif "decoder_input_ids" not in batch and mask is not None and mask.shape == shape:
+        source, real = "attention_mask", mask.bool()
+    else:
+        return _all(shape)
+    # Nothing hides these tokens but that they are later: in front, real tokens would attend to them
+    if (real[:, 1:] & ~real[:, :-1]).any():
+        raise refusal(
+            "the padding of the decoder",
+            f"not at the end, by {source}, and without decoder_attention_mask",
+            "padding at the end",
+            "Real tokens would attend to it. Pad on the right, or give decoder_attention_mask.",
+        )
+    return real
+
+
+def _all(shape: tuple[int, int]) -> Tensor:
+    return torch.ones(shape, dtype=torch.bool)

@@ -1,0 +1,264 @@
+"""`diagnose(model, data)`: run a model and read every layer on the way.
+
+A hook on each filter sees the attention's inputs and the values. A layer is reduced to numbers
+before the next one runs, so no more than one layer's N x N matrices exist at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_graphattn.architectures import attention_modules
+from hf_graphattn.attention import FILTER
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.patching import is_patched, patch_model, unpatch_model
+from hf_graphattn.reporting import current_filter
+from hf_graphattn.variants.base import finite_number, is_integer
+from hf_graphattn.variants.gfsa import GFSAConfig
+from hf_graphattn.version import __version__
+
+from .batch import real_tokens, tensors
+from .measure import Settings, Site, Tally, cut, exact, measure_heads, measure_states, summarize
+from .result import Diagnosis, optional
+
+PLAIN = GFSAConfig(order=1, trainable=())  # A V, one pass, no scalar: plain attention, but a filter
+
+
+def diagnose(
+    model: nn.Module,
+    data: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+    *,
+    max_sequences: int = 16,
+    max_tokens: int = 256,
+    powers: Sequence[float] = (1.5, 2.0, 2.5),
+    orders: Sequence[int] = tuple(range(2, 11)),
+) -> Diagnosis:
+    """Look inside a model: statistics of its representations, attention and filters.
+
+    The model may be patched or plain; a plain layer's filtered matrix H is A. It runs in eval mode
+    without gradients, and is as it was afterwards, whatever happens. Everything is measured in
+    float64 from the queries, keys and values that the model itself computed.
+
+    What it costs is the eigenvalues of every head's N x N matrix, O(N^3) on the CPU: for 12 heads
+    on one thread about 0.1 s a layer and sequence at 128 tokens, 0.5 s at 256 and 4 to 12 s at
+    512; twice that where H is not A. At 256, BERT-base takes minutes for 16 sequences.
+
+    Args:
+        model: a transformers model of a supported architecture, with or without a head, and also
+            one that PEFT has wrapped.
+        data: a batch (dict of tensors, as for `model(**batch)`), or an iterable of batches such
+            as a `DataLoader`. Tokens whose `attention_mask` is 0 enter no statistic, nor do
+            decoder tokens whose `decoder_attention_mask` is 0 or, without that mask, whose
+            `labels` are -100; a decoder that reads `input_ids` shifted (sequence classification)
+            has their mask. Without a mask all tokens count, and so they do in a speech encoder,
+            which masks none.
+        max_sequences: how many sequences are read, the first ones.
+        max_tokens: a longer sequence is refused, for its cost.
+        powers: the p of the p-Dirichlet energies.
+        orders: the K for which GFSA's approximation of A^K is compared with A^K.
+
+    Returns:
+        A `Diagnosis`: `.to_pandas()`, `.to_json()`, `.figures()`, `.save_html(path)`. Sequences
+        count alike in its means, whatever their length; those of one token are left out.
+
+    Raises:
+        GraphAttentionError: a bad argument, an unsupported model, a sequence that is too long, no
+            sequence of two tokens.
+    """
+    settings = _settings(max_sequences, max_tokens, powers, orders)
+    with _prepared(model), ExitStack() as stack:
+        reader = _Reader(model, settings, stack)
+        for batch in [data] if isinstance(data, Mapping) else data:
+            reader.read(batch)
+            if reader.sequences >= settings.max_sequences:
+                break
+    tallies = {part: tally for part, tally in reader.tallies.items() if tally.states}
+    if not tallies:
+        raise refusal("data", "without a sequence of two tokens", "one such sequence, or more")
+    parts = tuple(summarize(name, tally) for name, tally in tallies.items())
+    return Diagnosis(type(model).__name__, parts, settings.powers, settings.orders, _versions())
+
+
+def _versions() -> dict[str, str]:
+    others = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+    return {"hf_graphattn": __version__, **others}
+
+
+def _settings(
+    max_sequences: int, max_tokens: int, powers: Sequence[float], orders: Sequence[int]
+) -> Settings:
+    settings = Settings(
+        max_sequences=_whole("max_sequences", max_sequences),
+        max_tokens=_whole("max_tokens", max_tokens),
+        powers=tuple(finite_number("powers", p) for p in powers),
+        orders=tuple(_whole("orders", order) for order in orders),
+    )
+    for name, values in (("powers", settings.powers), ("orders", settings.orders)):
+        if not values or min(values) <= 0:
+            raise refusal(name, values, "one or more numbers above 0")
+    return settings
+
+
+def _whole(name: str, value: Any) -> int:
+    if not is_integer(value) or value < 1:
+        raise refusal(name, value, "integers of at least 1")
+    return int(value)
+
+
+@contextmanager
+def _prepared(model: nn.Module) -> Iterator[None]:
+    """A filter in every self-attention module, eval mode, no cache; and back again."""
+    training = [(module, module.training) for module in model.modules()]
+    caching = [c for c in _configs(model) if getattr(c, "use_cache", False)]
+    lent: list[nn.Module] = []
+    plain = not is_patched(model)
+    unwrap: Any = getattr(model, "get_base_model", lambda: model)  # PEFT's wrapper has it
+    unwrapped = unwrap()
+    if plain:
+        patch_model(unwrapped, PLAIN)
+    try:
+        for attention in attention_modules(model):  # those that `layers` of the config left plain
+            if attention.is_self_attention and getattr(attention.module, FILTER) is None:
+                setattr(attention.module, FILTER, PLAIN.build(attention.num_heads))
+                lent.append(attention.module)
+        for config in caching:
+            config.use_cache = False
+        model.eval()
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
+        for module in lent:
+            delattr(module, FILTER)
+            setattr(module, FILTER, None)
+        for module, was_training in training:
+            module.training = was_training
+        if plain:
+            unpatch_model(unwrapped)
+
+
+class _Reader:
+    """Runs batches, and holds what the hooks have read so far.
+
+    tallies: by part, in the order in which they run. sequences: how many have been run.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, stack: ExitStack) -> None:
+        self.model, self.settings = model, settings
+        self.tallies: dict[str, Tally] = defaultdict(Tally)
+        self.sequences = 0
+        self._kept: dict[str, list[Tensor]] = {}  # of this batch: part -> real tokens, a row each
+        self._calls: dict[str, int] = {}  # of this batch: part -> layers that have run
+        self._batch: Mapping[str, Tensor] = {}
+        modules = [a for a in attention_modules(model) if a.is_self_attention]
+        paths = {part for attention in modules for part in attention.name.split(".")}
+        self._two_stacks = {"encoder", "decoder"} <= paths
+        for attention in modules:
+            graph_filter: Any = getattr(attention.module, FILTER)
+            site = self._site(attention.name, graph_filter)
+            handle = graph_filter.register_forward_pre_hook(self._hook(site))
+            stack.callback(handle.remove)
+        self._bar = optional("tqdm.auto").tqdm(desc="diagnose", unit=" layers", disable=None)
+        stack.callback(self._bar.close)
+
+    def read(self, batch: Mapping[str, Any]) -> None:
+        """Run one batch and take its numbers."""
+        device = next(self.model.parameters()).device
+        self._batch = tensors(batch, device)
+        self._kept, self._calls = {}, {}
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            out = self._run()
+        rows = 0
+        for part, kept in self._kept.items():
+            rows = max(rows, len(kept))
+            name = "hidden_states" if part == "model" else f"{part}_hidden_states"
+            hidden = getattr(out, name, None)
+            if not hidden:
+                raise GraphAttentionError(
+                    f"{type(self.model).__name__} returned no {name}, though asked with "
+                    f"output_hidden_states=True. Diagnose the model without its head."
+                )
+            tally = self.tallies[part]
+            for row, keep in enumerate(kept):
+                if len(keep) > 1:
+                    tally.states.append(measure_states(hidden, row, keep))
+                    tally.tokens += len(keep)
+        self.sequences += rows
+
+    def _run(self) -> Any:
+        # Recorded attentions (a config may ask) would call each filter, and its hook, once more.
+        asked = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
+        try:
+            return self.model(**self._batch, **asked)
+        except GraphAttentionError:
+            raise
+        except ValueError as error:
+            # Some models make the decoder's input of input_ids, which only running them tells.
+            if not self._two_stacks or {"decoder_input_ids", "labels"} & self._batch.keys():
+                raise
+            raise refusal(
+                "the batch",
+                sorted(self._batch),
+                "decoder_input_ids or labels too",
+                f"{type(self.model).__name__} has a decoder, which must read something.",
+            ) from error
+
+    def _site(self, name: str, graph_filter: Any) -> Site:
+        part = "decoder" if "decoder" in name.split(".") else "encoder"
+        own = current_filter(graph_filter)
+        variant = "plain" if own.variant_config is PLAIN else own.variant_config.variant
+        # A copy: it is called again for the matrix, which must not call the hook again.
+        return Site(
+            part=part if self._two_stacks else "model",
+            variant=variant,
+            filter=copy.deepcopy(own).cpu(),
+        )
+
+    def _hook(self, site: Site) -> Callable[..., None]:
+        def read(module: nn.Module, args: tuple[Any, ...]) -> None:
+            attend, value = args
+            layer = self._calls.get(site.part, 0)  # ALBERT's one module is each of its layers
+            self._calls[site.part] = layer + 1
+            tally = self.tallies[site.part]
+            tally.sites[layer] = site
+            for row, keep in enumerate(self._rows(site.part, value)):
+                if len(keep) > 1:
+                    inputs = cut(attend.inputs, row, keep)
+                    own = exact(value[row : row + 1])[:, :, keep]
+                    numbers = measure_heads(site.filter, inputs, own, self.settings)
+                    tally.layers[layer].append(numbers)
+            self._bar.update()
+
+        return read
+
+    def _rows(self, part: str, value: Tensor) -> list[Tensor]:
+        """The real tokens of each sequence of this batch that is still wanted."""
+        if part not in self._kept:
+            count = min(len(value), self.settings.max_sequences - self.sequences)
+            mask = real_tokens(self._batch, part, (value.shape[0], value.shape[2]))
+            kept = [row.nonzero()[:, 0] for row in mask[:count].cpu()]
+            longest = max(map(len, kept), default=0)
+            if longest > self.settings.max_tokens:
+                raise refusal(
+                    "a sequence's length",
+                    longest,
+                    f"at most max_tokens={self.settings.max_tokens} tokens",
+                    "Truncate it (max_length= of a tokenizer), or raise max_tokens: the cost of "
+                    "the eigenvalues grows with the cube of the length.",
+                )
+            self._kept[part] = kept
+        return self._kept[part]
+
+
+def _configs(model: nn.Module) -> Iterator[Any]:
+    """The configs of a model and its parts, outermost first."""
+    found = (getattr(module, "config", None) for module in model.modules())
+    return (config for config in found if config is not None)

@@ -1,0 +1,223 @@
+"""`python -m hf_graphattn.diagnose`: models and a text in, one HTML page out."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.hub import from_pretrained
+
+from .collect import diagnose
+from .page import save_html
+from .result import Diagnosis, optional
+
+DESCRIPTION = """Look inside one or several models: what attention and graph filters do to the
+tokens of a text. Writes one HTML page with every figure in it, the models side by side."""
+
+TokenIds = list[list[int]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command. What it cannot use ends it with one line and exit status 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        optional("matplotlib")  # before minutes of measuring
+        names = _names(options.model)
+        texts = _texts(options.text, whole=options.whole_text)
+        for path in filter(None, (options.output, options.json)):
+            _check_folder(path)
+        run(names, texts, options)
+    except GraphAttentionError as error:
+        parser.error(str(error))
+
+
+def run(names: Mapping[str, str], texts: list[str], options: argparse.Namespace) -> None:
+    """Measure each model (name -> path), write the page and, if asked for, the numbers."""
+    diagnoses: dict[str, Diagnosis] = {}
+    read: dict[str, TokenIds] = {}
+    for name, path in names.items():
+        print(f"loading {name} from {path}", file=sys.stderr)
+        model, tokenizer = load(path)
+        length = _max_length(options.max_length, model, tokenizer)
+        read[name] = token_ids(tokenizer, texts, length, options.max_sequences)
+        diagnoses[name] = diagnose(
+            model.to(options.device),
+            batches(model, tokenizer, read[name], options.batch_size),
+            max_sequences=options.max_sequences,
+            max_tokens=length,
+        )
+    notes = _notes(read)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    save_html(diagnoses, options.output, notes)
+    print(f"wrote {options.output}")
+    if options.json:
+        numbers = {name: diagnosis.to_dict() for name, diagnosis in diagnoses.items()}
+        text = json.dumps(numbers, indent=1, allow_nan=False) + "\n"
+        Path(options.json).write_text(text, encoding="utf-8")
+        print(f"wrote {options.json}")
+
+
+def load(path: str) -> tuple[Any, Any]:
+    """(Model, tokenizer) of a folder or hub id, patched or plain, in the checkpoint's own class."""
+    folder = Path(path)
+    local = folder.exists() or folder.is_absolute() or path.startswith(".") or path.count("/") > 1
+    if local and not (folder / "config.json").is_file():
+        why = "it has no config.json" if folder.is_dir() else "there is no such folder"
+        raise refusal("--model", path, f"a model's folder or a hub id; {why}")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        if getattr(config, "graph_attn", None) is not None:
+            model: Any = from_pretrained(path)
+        else:
+            named = [getattr(transformers, name, None) for name in config.architectures or []]
+            model = next(filter(None, named), AutoModel).from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except GraphAttentionError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise GraphAttentionError(
+            f"--model {path!r} could not be loaded with its tokenizer: {error}"
+        ) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return model, tokenizer
+
+
+def token_ids(tokenizer: Any, texts: list[str], length: int, count: int) -> TokenIds:
+    """The first `count` sequences of at most `length` tokens, special tokens among them.
+
+    A single long text is cut into as many sequences as it needs; of several, each is cut off.
+    """
+    overflow = {"return_overflowing_tokens": True} if len(texts) == 1 else {}
+    encoded = tokenizer(texts, truncation=True, max_length=length, **overflow)
+    ids: TokenIds = encoded["input_ids"]
+    return ids[:count]
+
+
+def batches(model: Any, tokenizer: Any, ids: TokenIds, size: int) -> Iterator[dict[str, Tensor]]:
+    """Padded batches; the decoder of an encoder-decoder model reads the same text, shifted."""
+    for start in range(0, len(ids), size):
+        rows = {"input_ids": ids[start : start + size]}
+        padded = tokenizer.pad(rows, return_tensors="pt", padding_side="right")
+        batch = {name: padded[name] for name in ("input_ids", "attention_mask")}
+        if model.config.is_encoder_decoder:
+            first = torch.full_like(batch["input_ids"][:, :1], model.config.decoder_start_token_id)
+            batch["decoder_input_ids"] = torch.cat([first, batch["input_ids"][:, :-1]], dim=1)
+            batch["decoder_attention_mask"] = batch["attention_mask"]
+        yield batch
+
+
+def _parser() -> argparse.ArgumentParser:
+    name = "python -m hf_graphattn.diagnose"
+    parser = argparse.ArgumentParser(prog=name, description=DESCRIPTION)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    flags: dict[str, dict[str, Any]] = {
+        "--model": {
+            "action": "append",
+            "required": True,
+            "metavar": "PATH",
+            "help": "a saved model's folder with its tokenizer, patched or plain, or a hub id; "
+            "repeat it to compare models",
+        },
+        "--text": {"required": True, "metavar": "FILE", "help": "UTF-8 text, one sequence a line"},
+        "--whole_text": {
+            "action": "store_true",
+            "help": "take the file as one text, cut into sequences of --max_length",
+        },
+        "--max_length": {
+            "type": _positive,
+            "default": 128,
+            "help": "tokens a sequence (cubic cost)",
+        },
+        "--max_sequences": {"type": _positive, "default": 16, "help": "sequences read"},
+        "--batch_size": {"type": _positive, "default": 8, "help": "sequences a forward pass"},
+        "--device": {"default": device, "help": "where the model runs; the rest is on the CPU"},
+        "--output": {"default": "diagnosis.html", "metavar": "FILE", "help": "the page"},
+        "--json": {"metavar": "FILE", "help": "write the numbers too"},
+    }
+    for flag, how in flags.items():
+        if "default" in how:
+            how["help"] += " (default: %(default)s)"
+        parser.add_argument(flag, **how)
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Name in the figures -> path: the folder's own name, or, if two share it, where they differ.
+
+    `runs/none/seed-0` and `runs/gfsa/seed-0` are "none" and "gfsa".
+    """
+    parts = [(Path(p).resolve() if Path(p).exists() else Path(p)).parts for p in paths]
+    if len(set(parts)) < len(parts):
+        raise refusal("--model", list(paths), "each model once")
+    ends = [each[-1] for each in parts]
+    if len(set(ends)) < len(ends):
+        rest = [each[_shared(parts) :] for each in parts]
+        last = _shared([each[::-1] for each in rest])
+        ends = ["/".join(each[: len(each) - last]) for each in rest]
+    return dict(zip(ends, paths, strict=True))
+
+
+def _shared(sequences: Sequence[tuple[str, ...]]) -> int:
+    """How many items all of them begin with, if each keeps at least one of its own."""
+    columns = zip(*sequences, strict=False)  # as far as the shortest
+    count = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+    return min(count, min(map(len, sequences)) - 1)
+
+
+def _texts(path: str, *, whole: bool) -> list[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise refusal("--text", path, f"a readable UTF-8 file ({error})") from error
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise refusal("--text", path, "a file with text in it; this one is empty")
+    return [text] if whole else lines
+
+
+def _check_folder(path: str) -> None:
+    if not Path(path).resolve().parent.is_dir():
+        raise refusal("the file to write", path, "one in a folder that exists")
+
+
+def _max_length(wanted: int, model: Any, tokenizer: Any) -> int:
+    """What was asked for, or what the model can read if that is less."""
+    positions = getattr(model.config, "max_position_embeddings", None) or math.inf
+    longest = min(tokenizer.model_max_length, positions)
+    if wanted > longest:
+        print(f"note: --max_length is {longest}, all that the model can read", file=sys.stderr)
+    return int(min(wanted, longest))
+
+
+def _notes(read: Mapping[str, TokenIds]) -> list[str]:
+    """What a reader of a comparison must know."""
+    first = next(iter(read.values()))
+    if all(ids == first for ids in read.values()):
+        return []
+    counts = ", ".join(f"{name}: {sum(map(len, ids))}" for name, ids in read.items())
+    return [
+        f"The models have different tokenizers or lengths: they read the same text as different "
+        f"tokens ({counts}). Compare shapes of curves rather than values."
+    ]

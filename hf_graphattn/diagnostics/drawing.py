@@ -1,0 +1,200 @@
+"""What the figures have in common: colours, panels, lines with bands, heat maps.
+
+Figures are matplotlib's own `Figure` objects, without pyplot: no window, no global state.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .result import Diagnosis, Part, optional
+
+# Okabe and Ito's palette, distinct to colour-blind eyes too; the marker tells models apart in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HEIGHT = 3.6  # of a panel, in inches
+WIDTHS = {1: 7.0, 2: 5.2}  # of a panel, by how many stand side by side
+NARROW = 4.2  # of more than two: they must still be read on a page
+LINE = 36  # characters of a name in one line: of legends, and of titles of narrow panels
+CELLS_WITH_NUMBERS = 8  # a heat map of at most so many layers and heads shows its values
+
+Diagnoses = Mapping[str, Diagnosis]
+Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
+
+
+def part_names(diagnoses: Diagnoses) -> list[str]:
+    """The parts that any of them has, in order."""
+    return list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
+
+
+def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Diagnosis, Part]]:
+    """(How to call it, its diagnosis, the part) of every part of every model."""
+    for model, diagnosis in diagnoses.items():
+        for part in diagnosis.parts:
+            several = len(diagnosis.parts) > 1
+            yield f"{model}, {part.name}" if several else model, diagnosis, part
+
+
+def having(diagnoses: Diagnoses, name: str) -> Iterator[tuple[int, str, Diagnosis, Part]]:
+    """(Index of the model, its name, its diagnosis, its part) of the models with such a part."""
+    for index, (model, diagnosis) in enumerate(diagnoses.items()):
+        for part in diagnosis.parts:
+            if part.name == name:
+                yield index, model, diagnosis, part
+
+
+def panels(count: int, title: str, columns: int = 3) -> tuple[Any, list[Any]]:
+    """(Figure, its axes): `count` panels under one title."""
+    columns = min(count, columns)
+    rows = math.ceil(count / columns)
+    width = WIDTHS.get(columns, NARROW) * columns
+    size = (width, HEIGHT * rows + 0.5)
+    figure = optional("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    figure.patch.set_facecolor("white")
+    title = textwrap.fill(title, round(width * 10))
+    figure.suptitle(title, fontsize=12, fontweight="bold")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def style(axis: Any, x: str, y: str, title: str = "") -> None:
+    """Labels, a light grid, no box."""
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.set_title(title, fontsize=10)
+    axis.grid(True, color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def whole_ticks(axis: Any) -> None:
+    """Layers and depths are counted: no ticks between them."""
+    axis.xaxis.set_major_locator(optional("matplotlib.ticker").MaxNLocator(integer=True))
+
+
+def log_scale(axis: Any) -> None:
+    """A logarithmic y axis with plain numbers on it; after the lines are drawn."""
+    ticker = optional("matplotlib.ticker")
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    decades = math.log10(high / low)
+    if decades < 0.6:
+        axis.yaxis.set_major_locator(ticker.MaxNLocator(6))
+    elif decades < 3:
+        axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:.3g}"))
+    axis.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def line(axis: Any, index: int, values: Values, label: str, **how: Any) -> None:
+    """One model's line, with its band; what is not finite is left out."""
+    x, y, band = values
+    colour = COLOURS[index % len(COLOURS)]
+    y = np.where(np.isfinite(y), y, np.nan)
+    how = {"marker": MARKERS[index % len(MARKERS)], "markersize": 4, "linewidth": 1.6} | how
+    axis.plot(x, y, color=colour, label=readable(label), **how)
+    if band is not None and np.isfinite(band).any():
+        axis.fill_between(x, y - band, y + band, color=colour, alpha=0.15, linewidth=0)
+
+
+def readable(label: str) -> str:
+    """As matplotlib shows it whole: in lines of at most LINE characters, after a "/" if it can.
+
+    A first "_" would keep it out of the legend: an invisible character goes before it.
+    """
+    lines = re.findall(rf".{{1,{LINE}}}$|.{{{LINE // 2},{LINE - 1}}}/|.{{1,{LINE}}}", label)
+    return ("\u200b" if label.startswith("_") else "") + "\n".join(lines)
+
+
+def legend(figure: Any, axes: Sequence[Any]) -> None:
+    """One legend for all panels, below them, in as many columns as fit; the figure grows by it."""
+    lines = {
+        each.get_label(): each for axis in axes for each in axis.get_legend_handles_labels()[0]
+    }
+    for columns in range(min(4, len(lines)), 0, -1):
+        drawn = figure.legend(
+            lines.values(),
+            lines.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            fontsize=8,
+        )
+        box = drawn.get_window_extent()
+        if columns == 1 or box.width < figure.bbox.width:
+            break
+        drawn.remove()
+    figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
+
+
+def by_part(
+    diagnoses: Diagnoses,
+    title: str,
+    labels: tuple[str, str],
+    draw: Callable[[Any, int, str, Part], None],
+) -> tuple[Any, list[Any]]:
+    """A panel a part; `draw(axis, index of the model, its name, its part)` adds a model to it."""
+    names = part_names(diagnoses)
+    figure, axes = panels(len(names), title)
+    for name, axis in zip(names, axes, strict=True):
+        for index, model, _, part in having(diagnoses, name):
+            draw(axis, index, model, part)
+        style(axis, *labels, title=name if len(names) > 1 else "")
+    legend(figure, axes)
+    return figure, axes
+
+
+def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
+    """A panel a map, layers down and heads across, all on one colour scale.
+
+    The scale is centred on 0 where the values have both signs.
+    """
+    colors = optional("matplotlib.colors")
+    figure, axes = panels(len(maps), title, columns=2 if len(maps) == 4 else 3)
+    every = np.concatenate([values.ravel() for values in maps.values()])
+    every = every[np.isfinite(every)]
+    low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
+    signed = low < 0 < high
+    if signed:
+        low, high = -max(-low, high), max(-low, high)
+    norm = colors.Normalize(low, high if high > low else low + 1e-9)
+    image = None
+    for axis, (name, values) in zip(axes, maps.items(), strict=True):
+        image = axis.imshow(
+            np.where(np.isfinite(values), values, np.nan),
+            norm=norm,
+            cmap="RdBu_r" if signed else "cividis",
+            aspect="auto",
+            interpolation="nearest",
+        )
+        style(axis, "head", "layer", readable(name))
+        axis.grid(False)
+        axis.set_facecolor("#eeeeee")  # a layer without the value
+        _count(axis, values.shape)
+        if max(values.shape) <= CELLS_WITH_NUMBERS:
+            _write_values(axis, values, image)
+    figure.colorbar(image, ax=axes, label=label)
+    return figure
+
+
+def _count(axis: Any, shape: tuple[int, ...]) -> None:
+    layers, heads = shape
+    axis.set_yticks(range(0, layers, max(1, math.ceil(layers / 12))))
+    axis.set_xticks(range(0, heads, max(1, math.ceil(heads / 12))))
+
+
+def _write_values(axis: Any, values: np.ndarray, image: Any) -> None:
+    for (layer, head), value in np.ndenumerate(values):
+        if math.isfinite(value):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
+            colour = "white" if dark else "black"
+            axis.text(head, layer, f"{value:.3g}", ha="center", va="center", color=colour, size=7)

@@ -1,0 +1,226 @@
+"""What each figure's paper says, and what these models show: sentences made from the numbers.
+
+A finding reports what was measured on these texts, for or against the paper; one model on a few
+sequences proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .drawing import Diagnoses, having, named_parts, part_names
+from .result import Diagnosis, Part
+
+OVERFLOWED = "the model's own numbers are not finite: nothing can be read off."
+SAME = 0.01  # of the larger value: a smaller change is called none
+
+# Figure -> the statistic by depth that says how models differ, and words for more and less of it.
+COMPARED = {
+    "cosine_similarity": ("cosine", "tokens more alike", "tokens less alike"),
+    "singular_values": ("effective_rank", "more directions", "fewer directions"),
+    "high_to_dc": ("high_to_dc", "more detail", "less detail"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """heading: of the figure. claim: what the paper says is to be seen.
+
+    here: a sentence a model and part, then the others' last depth against the first model's.
+    """
+
+    heading: str
+    claim: str
+    here: tuple[str, ...]
+
+
+def findings(diagnoses: Diagnoses) -> dict[str, Finding]:
+    """Figure's name -> its finding, for every figure of `plots.FIGURES`."""
+    return {
+        name: Finding(heading, claim, (*_each(diagnoses, sentence), *_compared(diagnoses, name)))
+        for name, (heading, claim, sentence) in FINDINGS.items()
+    }
+
+
+def _each(diagnoses: Diagnoses, sentence: Callable[[Diagnosis, Part], str]) -> Iterator[str]:
+    for where, diagnosis, part in named_parts(diagnoses):
+        every = (part.by_depth["cosine"].mean, part.by_head["entropy"].mean)
+        finite = all(np.isfinite(values).all() for values in every)
+        yield f"{where}: {sentence(diagnosis, part) if finite else OVERFLOWED}"
+
+
+def _compared(diagnoses: Diagnoses, figure: str) -> Iterator[str]:
+    if figure not in COMPARED:
+        return
+    statistic, more, less = COMPARED[figure]
+    for name in part_names(diagnoses):
+        (_, reference, _, first), *others = having(diagnoses, name)
+        for _, model, diagnosis, part in others:
+            old, new = (float(p.by_depth[statistic].mean[-1]) for p in (first, part))
+            verdict = _direction(old, new, more, less, "no difference")
+            where = f" of the {name}" if len(diagnosis.parts) > 1 else ""
+            told = f"{model} against {reference} at the last depth{where}"
+            yield f"{told}: {new:.3g} to {old:.3g}, {verdict}."
+
+
+def _cosine(diagnosis: Diagnosis, part: Part) -> str:
+    first, last = part.by_depth["cosine"].mean[[0, -1]]
+    told = f"from {first:.3g} at the embeddings to {last:.3g} at the last depth"
+    return f"{told}: {_direction(first, last, 'the tokens grew alike', 'they grew apart')}."
+
+
+def _rank(diagnosis: Diagnosis, part: Part) -> str:
+    rank = part.by_depth["effective_rank"].mean
+    mean_length = part.tokens / part.sequences
+    told = f"effective rank {rank[0]:.3g} at the embeddings, {rank[-1]:.3g} at the last depth"
+    return f"{told}, of at most {mean_length:.3g} (mean number of tokens)."
+
+
+def _response(diagnosis: Diagnosis, part: Part) -> str:
+    own, attention = (_tail(s.mean) for s in (part.response, part.attention_response))
+    told = f"the smaller half of the spectrum has mean magnitude {own:.3g}"
+    if part.variant == "plain":
+        return f"{told}, against 1 for the largest eigenvalue."
+    verdict = _direction(attention, own, "the filter passes more of it", "the filter passes less")
+    return f"{told} in H and {attention:.3g} in A: {verdict}."
+
+
+def _high_to_dc(diagnosis: Diagnosis, part: Part) -> str:
+    first, last = part.by_depth["high_to_dc"].mean[[0, -1]]
+    lowest = float(part.by_depth["high_to_dc"].mean.min())
+    told = f"from {first:.3g} to {last:.3g}, lowest {lowest:.3g}"
+    return f"{told}: {_direction(first, last, 'detail gained weight', 'detail lost weight')}."
+
+
+def _energy(diagnosis: Diagnosis, part: Part) -> str:
+    shares = {p: float(part.by_head[f"energy_p{p:g}_falls"].mean.mean()) for p in diagnosis.powers}
+    told = ", ".join(f"p = {p:g}: {share:.1%}" for p, share in shares.items())
+    always = all(share == 1 for share in shares.values())
+    verdict = "the decrease holds everywhere here" if always else "it does not hold everywhere"
+    return f"the energy fell in this share of heads and sequences: {told}; {verdict}."
+
+
+def _largest(diagnosis: Diagnosis, part: Part) -> str:
+    largest = part.by_head["largest_eigenvalue"].mean
+    above = float((largest > 1 + SAME).mean())
+    told = f"{largest.min():.3g} to {largest.max():.3g}"
+    return f"{told}; above {1 + SAME:g} in {above:.0%} of the heads."
+
+
+def _homophily(diagnosis: Diagnosis, part: Part) -> str:
+    share = part.by_head["homophily"].mean
+    kind = "mostly homophilic" if share.mean() > 0.5 else "mostly heterophilic"
+    return (
+        f"{share.mean():.1%} of the pairs, {share.min():.1%} to {share.max():.1%} a head: {kind}."
+    )
+
+
+def _entropy(diagnosis: Diagnosis, part: Part) -> str:
+    entropy = part.by_head["entropy"].mean
+    most = math.log(part.tokens / part.sequences)
+    told = f"mean {entropy.mean():.3g} nats, heads from {entropy.min():.3g} to {entropy.max():.3g}"
+    return f"{told}; uniform attention over the mean number of tokens has {most:.3g}."
+
+
+def _scalars(diagnosis: Diagnosis, part: Part) -> str:
+    if not part.learned:
+        return "no learned scalars."
+    told = []
+    for name in part.learned:
+        values = part.scalars[name][np.isfinite(part.scalars[name])]
+        told.append(
+            f"{name} from {values.min():.3g} to {values.max():.3g}, mean {values.mean():.3g}"
+        )
+    return "; ".join(told) + "."
+
+
+def _approximation(diagnosis: Diagnosis, part: Part) -> str:
+    worst, orders = part.worst_error, np.array(diagnosis.orders)
+    share = worst / (2 * orders)
+    k = int(share.argmax())
+    verdict = "the bound holds" if share.max() <= 1 else "THE BOUND IS BROKEN"
+    told = f"the worst error seen is {worst[k]:.3g} at K = {orders[k]}, {share[k]:.0%} of 2K"
+    return f"{told}: {verdict}."
+
+
+def _direction(
+    first: float, last: float, rose: str, fell: str, same: str = "it hardly changed"
+) -> str:
+    if not (math.isfinite(first) and math.isfinite(last)):
+        return "which cannot be compared"
+    if abs(last - first) <= SAME * max(abs(first), abs(last)):
+        return same
+    return rose if last > first else fell
+
+
+def _tail(spectrum: np.ndarray) -> float:
+    return float(spectrum[..., spectrum.shape[-1] // 2 :].mean())
+
+
+# Figure -> its heading, what the papers say of it, and the sentence about one part of one model.
+FINDINGS: dict[str, tuple[str, str, Callable[[Diagnosis, Part], str]]] = {
+    "cosine_similarity": (
+        "Cosine similarity by depth",
+        "GFSA (arXiv 2312.04234, Fig. 2) and p-LaT (arXiv 2311.03235) hold that plain attention "
+        "makes tokens more alike with depth (oversmoothing), and their filters less.",
+        _cosine,
+    ),
+    "singular_values": (
+        "Singular values and effective rank",
+        "GFSA (Fig. 2): with plain attention the last features fall into few directions, their "
+        "singular values drop fast; with the filter more remain. The effective rank is "
+        "exp(entropy of the normalised singular values).",
+        _rank,
+    ),
+    "frequency_response": (
+        "Frequency response",
+        "GFSA (Fig. 2, 4, 5): plain attention is a low-pass filter; the learned filter also lets "
+        "higher graph frequencies through.",
+        _response,
+    ),
+    "high_to_dc": (
+        "High-frequency over DC energy",
+        "p-LaT (Def. 4.1): a layer is low-pass when repeating it drives the ratio of "
+        "high-frequency to DC energy to 0. The tokens' mean is the DC part.",
+        _high_to_dc,
+    ),
+    "energy": (
+        "p-Dirichlet energy",
+        "p-LaT (Theorem 3.4): a step of attention lowers the energy J of the values. Here J is "
+        "weighted with A itself; trained attention, not symmetric, need not obey.",
+        _energy,
+    ),
+    "largest_eigenvalue": (
+        "Largest eigenvalue",
+        "p-LaT (Theorem 4.4) is about the largest eigenvalue of the weighted matrix: above 1, a "
+        "layer can amplify. Plain attention's is 1, since its rows sum to 1.",
+        _largest,
+    ),
+    "homophily": (
+        "Homophily",
+        "p-LaT (Def. 4.5): pairs of tokens whose values are closer than 1 are homophilic. p < 2 "
+        "weighs close pairs more, p > 2 distant ones.",
+        _homophily,
+    ),
+    "attention_entropy": (
+        "Attention entropy",
+        "No paper's claim: low entropy is a head that looks at few tokens, for which A is far from "
+        "an average.",
+        _entropy,
+    ),
+    "scalars": (
+        "Scalars of the filters",
+        "What training made of each head's filter. A scalar that stayed where it started says that "
+        "the head is content with plain attention, or that it was not trained.",
+        _scalars,
+    ),
+    "approximation_error": (
+        "GFSA's approximation of A^K",
+        "GFSA (Theorem 3.1, Fig. 3): the approximation of A^K is off by at most 2K.",
+        _approximation,
+    ),
+}

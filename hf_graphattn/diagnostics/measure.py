@@ -1,0 +1,197 @@
+"""From one layer's call to numbers, sequence by sequence, and from sequences to means.
+
+Padding is cut out of the attention's inputs before anything is computed. Real tokens do not
+attend to padding, so what is left is the model's own attention.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hf_graphattn import backends
+from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.variants import GraphFilter
+
+from . import statistics
+from .result import Part, Summary
+
+POINTS = 65  # of a spectrum: sequences have several lengths
+
+Numbers = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a caller of `diagnose` may choose."""
+
+    max_sequences: int
+    max_tokens: int
+    powers: tuple[float, ...]
+    orders: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A self-attention module whose calls are read.
+
+    part: as in `Part`. variant: "plain" for plain attention. filter: a copy on the CPU of the
+    module's filter; plain attention has one that is A itself.
+    """
+
+    part: str
+    variant: str
+    filter: GraphFilter
+
+
+@dataclass
+class Tally:
+    """What has been read of one stack of layers so far.
+
+    layers: layer -> one dict of (H, ...) arrays a sequence. sites: layer -> where it was read.
+    states: one dict of (L + 1,) arrays a sequence, and its singular values.
+    """
+
+    layers: dict[int, list[Numbers]] = field(default_factory=lambda: defaultdict(list))
+    sites: dict[int, Site] = field(default_factory=dict)
+    states: list[Numbers] = field(default_factory=list)
+    tokens: int = 0
+
+
+def cut(inputs: AttentionInputs, row: int, keep: Tensor) -> AttentionInputs:
+    """One sequence's inputs without its padding, in float64 on the CPU, without dropout.
+
+    `keep` holds the indices of the real tokens, ascending: what was causal stays causal.
+    """
+    mask = inputs.mask
+    if mask is not None:
+        length = inputs.query.shape[-2]
+        mask = exact(mask[row % mask.shape[0]]).expand(-1, length, length)
+        mask = mask[:, keep][:, :, keep].unsqueeze(0)
+    return dataclasses.replace(
+        inputs,
+        query=exact(inputs.query[row : row + 1])[:, :, keep],
+        key=exact(inputs.key[row : row + 1])[:, :, keep],
+        mask=mask,
+        dropout=0.0,
+    )
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """On the CPU, and in float64 if it is floating point (not every device has float64)."""
+    tensor = tensor.detach().cpu()
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def measure_heads(
+    graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor, settings: Settings
+) -> Numbers:
+    """Every statistic of one sequence in one layer, arrays of (H,) or (H, points).
+
+    `inputs` as `cut` gives them; value (1, H, N, D) in float64.
+    """
+    attend: Any = backends.make("eager", inputs)
+    attention, filtered = attend.matrix[0], graph_filter.matrix(attend, value)[0]
+    spectrum = statistics.spectrum(attention)
+    # Plain attention is its own filtered matrix: the eigenvalues are what costs.
+    response = spectrum if attention.equal(filtered) else statistics.spectrum(filtered)
+    before = statistics.distances(value[0])
+    after = statistics.distances(filtered @ value[0])
+    found = {
+        "entropy": statistics.entropy(attention),
+        "homophily": statistics.homophily(before),
+        "largest_eigenvalue": response[:, 0],
+        "response": statistics.on_grid(response, POINTS),
+        "attention_response": statistics.on_grid(spectrum, POINTS),
+        "approximation_error": statistics.approximation_error(attention, settings.orders),
+    }
+    for p in settings.powers:
+        first, last = (statistics.energy(attention, d, p) for d in (before, after))
+        found |= {f"energy_p{p:g}_before": first, f"energy_p{p:g}_after": last}
+        found[f"energy_p{p:g}_falls"] = statistics.falls(first, last).double()
+    return {name: tensor.numpy() for name, tensor in found.items()}
+
+
+def measure_states(hidden: Sequence[Tensor], row: int, keep: Tensor) -> Numbers:
+    """Every statistic of one sequence's representations, (depths,); `hidden`: (B, N, D) a depth.
+
+    And "singular_values", (POINTS,), of the last depth, the largest scaled to 1.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for depth in hidden:
+        states = exact(depth[row])[keep]
+        values = statistics.singular_values(states)
+        found["cosine"].append(statistics.mean_cosine(states))
+        found["high_to_dc"].append(statistics.high_to_dc(states))
+        found["effective_rank"].append(statistics.effective_rank(values))
+    scaled = statistics.on_grid(values / values[0], POINTS)
+    return {name: np.array(each) for name, each in found.items()} | {
+        "singular_values": scaled.numpy()
+    }
+
+
+def summarize(name: str, tally: Tally) -> Part:
+    """Means and deviations over the sequences of a stack of layers."""
+    layers = [tally.layers[layer] for layer in sorted(tally.layers)]
+    sites = [tally.sites[layer] for layer in sorted(tally.sites)]
+    every = {n: np.array([[seq[n] for seq in layer] for layer in layers]) for n in layers[0][0]}
+    by_head = {n: _over_sequences(values, axis=1) for n, values in every.items()}
+    by_depth = {
+        n: _over_sequences(np.array([seq[n] for seq in tally.states]), axis=0)
+        for n in tally.states[0]
+    }
+    scalars, learned = _scalars(sites)
+    return Part(
+        name=name,
+        sequences=len(tally.states),
+        tokens=tally.tokens,
+        variants=tuple(site.variant for site in sites),
+        singular_values=by_depth.pop("singular_values"),
+        by_depth=by_depth,
+        response=by_head.pop("response"),
+        attention_response=by_head.pop("attention_response"),
+        approximation_error=by_head.pop("approximation_error"),
+        worst_error=every["approximation_error"].max(axis=(0, 1, 2)),
+        by_head=by_head,
+        scalars=scalars,
+        learned=learned,
+    )
+
+
+def _over_sequences(values: np.ndarray, axis: int) -> Summary:
+    mean = values.mean(axis)
+    if values.shape[axis] == 1:
+        return Summary(mean, np.full_like(mean, math.nan))
+    with np.errstate(invalid="ignore"):  # an infinite ratio has no deviation
+        return Summary(mean, values.std(axis, ddof=1))
+
+
+def _scalars(sites: Sequence[Site]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """(Name -> (layers, heads), NaN where a layer has none; the names of the learned ones)."""
+    rows = [_scalars_of(site.filter) if site.variant != "plain" else {} for site in sites]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    missing = np.full(sites[0].filter.num_heads, math.nan)
+    scalars = {name: np.stack([row.get(name, missing) for row in rows]) for name in names}
+    trainable = {s for site in sites for s in site.filter.variant_config.trainable}
+    learned = tuple(n for n in names if n in trainable or n.rpartition("_")[0] in trainable)
+    return scalars, learned
+
+
+def _scalars_of(graph_filter: GraphFilter) -> Numbers:
+    """Name -> (H,); a scalar with several values a head (polynomial) is name_0, name_1 ..."""
+    found: Numbers = {}
+    for name in graph_filter.variant_config.scalars:
+        value: Any = getattr(graph_filter, name)
+        array = np.asarray(exact(value) if isinstance(value, Tensor) else value)
+        if array.ndim == 2:
+            found |= {f"{name}_{k}": column for k, column in enumerate(array.T)}
+        else:
+            found[name] = np.broadcast_to(array, (graph_filter.num_heads,)).copy()
+    return found

@@ -1,0 +1,130 @@
+"""What is measured, as functions of matrices and states from which padding is already gone.
+
+Shapes: a matrix per head (H, N, N), values per head (H, N, D), states of one depth (N, D). Every
+function computes in the precision that it is given; `collect` gives float64. GFSA is arXiv
+2312.04234, p-LaT arXiv 2311.03235.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+ROUNDING = 1e-12  # of a sum in float64, relative
+
+
+def mean_cosine(states: Tensor) -> float:
+    """Mean of cos(h_x, h_y) over the pairs x != y (GFSA, Fig. 2): 1 when all tokens point one way.
+
+    A zero vector has cosine 0 with every other. NaN for a single token.
+    """
+    count = len(states)
+    if count < 2:
+        return math.nan
+    unit = torch.nn.functional.normalize(states, dim=-1)
+    cosines = unit @ unit.T
+    return float((cosines.sum() - cosines.diagonal().sum()) / (count * (count - 1)))
+
+
+def high_to_dc(states: Tensor) -> float:
+    """|HC[f]|_F / |DC[f]|_F (p-LaT, Def. 4.1): 0 when all tokens are equal.
+
+    DC[f] = (1/N) 1 1^T f is the tokens' mean at every token, HC[f] = f - DC[f] the rest. Infinite
+    where the mean is 0, NaN where the states are.
+    """
+    mean = states.mean(dim=0, keepdim=True)
+    dc = mean.norm() * math.sqrt(len(states))
+    return float((states - mean).norm() / dc)
+
+
+def singular_values(states: Tensor) -> Tensor:
+    """The singular values of the states, (min(N, D),), largest first (GFSA, Fig. 2)."""
+    if not states.isfinite().all():
+        return states.new_full((min(states.shape),), math.nan)
+    return torch.linalg.svdvals(states)
+
+
+def effective_rank(values: Tensor) -> float:
+    """exp(entropy of s / sum(s)) of singular values s (Roy and Vetterli, 2007).
+
+    k when k of them are equal and the others 0; NaN where all are 0.
+    """
+    return float(torch.special.entr(values / values.sum()).sum().exp())
+
+
+def spectrum(matrix: Tensor) -> Tensor:
+    """|eigenvalues| of each head's matrix, (H, N), largest first.
+
+    For attention the largest is 1, its eigenvector is constant: graph frequency rises along the
+    row. Of the filtered matrix H this is the filter's frequency response (GFSA, Fig. 2, 4, 5);
+    its first entry is the largest eigenvalue of p-LaT's Theorem 4.4. NaN for a matrix with NaN.
+    """
+    finite = matrix.isfinite().flatten(1).all(-1)
+    eigenvalues = torch.linalg.eigvals(matrix.where(finite[:, None, None], torch.zeros(())))
+    magnitudes = eigenvalues.abs().sort(dim=-1, descending=True).values
+    return magnitudes.where(finite[:, None], torch.tensor(math.nan))
+
+
+def entropy(matrix: Tensor) -> Tensor:
+    """Mean over rows x of -sum_y A_xy ln A_xy, in nats, (H,): ln N when A is uniform."""
+    return torch.special.entr(matrix).sum(-1).mean(-1)
+
+
+def distances(values: Tensor) -> Tensor:
+    """|v_x - v_y| from the differences themselves, (H, N, N): exactly 0 for equal values."""
+    return torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def energy(matrix: Tensor, distance: Tensor, p: float) -> Tensor:
+    """J_p(U) = 1/(2N) sum_xy A_xy |u_x - u_y|^p, (H,); `distance` is |u_x - u_y|, (H, N, N).
+
+    The p-Dirichlet energy whose descent p-LaT derives attention from, with the attention weights
+    for its kernel k(x, y); p = 2 is the Dirichlet energy of its Theorem 3.4. Divided by N, so that
+    sequences of several lengths have a mean: whether it falls does not depend on that. For uniform
+    attention and p = 2 it is the variance of the tokens.
+    """
+    return (matrix * distance**p).sum((-2, -1)) / (2 * matrix.shape[-1])
+
+
+def falls(before: Tensor, after: Tensor) -> Tensor:
+    """Whether an energy became less by more than its rounding."""
+    return after < before * (1 - ROUNDING)
+
+
+def homophily(distance: Tensor) -> Tensor:
+    """The share of pairs x != y with |v_x - v_y| < 1 (p-LaT, Def. 4.5), (H,). NaN for one token."""
+    count = distance.shape[-1]
+    if count < 2:
+        return distance.new_full(distance.shape[:1], math.nan)
+    apart = ~torch.eye(count, dtype=torch.bool, device=distance.device)
+    return ((distance < 1) & apart).sum((-2, -1)) / (count * (count - 1))
+
+
+def approximation_error(matrix: Tensor, orders: Sequence[int]) -> Tensor:
+    """|A^K - (A + (K-1)(A^2 - A))|_inf for each K of `orders`, (H, len(orders)).
+
+    How far GFSA's term is from the power that it stands for; its Theorem 3.1 bounds it by 2K. The
+    norm is the largest sum of absolute values in a row. 0 for K = 1 and 2.
+    """
+    square = matrix @ matrix
+    power, errors = matrix, {}
+    for order in range(1, max(orders) + 1):
+        approximation = matrix + (order - 1) * (square - matrix)
+        errors[order] = (power - approximation).abs().sum(-1).amax(-1)
+        power = power @ matrix
+    return torch.stack([errors[order] for order in orders], dim=-1)
+
+
+def on_grid(values: Tensor, points: int) -> Tensor:
+    """Sorted values (..., n) at `points` equally spaced places from the first to the last.
+
+    Linear in between: what lets spectra of sequences of several lengths have a mean.
+    """
+    place = torch.linspace(0, values.shape[-1] - 1, points, dtype=torch.float64)
+    below = place.floor().long()
+    above = place.ceil().long()
+    weight = (place - below).to(values.dtype)
+    return values[..., below] * (1 - weight) + values[..., above] * weight

@@ -1,0 +1,294 @@
+"""`diagnose` on every architecture: right numbers, no padding, and the model left as it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import HEADS, LAYERS, ROWS, TEXT, build, inputs
+
+import hf_graphattn as ga
+from hf_graphattn.diagnostics import Diagnosis, Part, diagnose
+
+QUICK = {"orders": (2, 3), "powers": (2.0,)}
+TWO_STACKS = {"BART", "PLBART", "T5", "Whisper"}
+
+
+def whole(model: Any, **how: Any) -> dict[str, torch.Tensor]:
+    """A batch in which nothing is padded, encoder and decoder alike."""
+    return inputs(model, "none", **how)
+
+
+def assert_same(one: Diagnosis, other: Diagnosis, tolerance: float = 1e-9) -> None:
+    for mine, theirs in zip(one.rows(), other.rows(), strict=True):
+        where = {k: v for k, v in mine.items() if k not in ("mean", "std")}
+        assert where == {k: v for k, v in theirs.items() if k not in ("mean", "std")}
+        assert mine["mean"] == pytest.approx(theirs["mean"], rel=tolerance, abs=tolerance), where
+
+
+def state(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """All of a model that `diagnose` touches on the way.
+
+    The model runs first: transformers' own recording hooks come with the first call and stay.
+    """
+    with torch.no_grad():
+        model(**batch, output_hidden_states=True)
+    return {
+        "weights": {name: tensor.clone() for name, tensor in model.state_dict().items()},
+        "training": [module.training for module in model.modules()],
+        "modules": [name for name, _ in model.named_modules()],
+        "hooks": [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()],
+        "attributes": [sorted(module.__dict__) for module in model.modules()],
+        "configs": [m.config.to_dict() for m in model.modules() if hasattr(m, "config")],
+        "attention": [
+            m.config._attn_implementation for m in model.modules() if hasattr(m, "config")
+        ],
+    }
+
+
+def assert_unchanged(before: dict[str, Any], model: Any, batch: dict[str, torch.Tensor]) -> None:
+    after = state(model, batch)
+    weights, other = before.pop("weights"), after.pop("weights")
+    assert before == after
+    assert weights.keys() == other.keys()
+    assert all(tensor.equal(other[name]) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("architecture", ROWS)
+def test_every_architecture(architecture: str) -> None:
+    """Shapes; rows of A that sum to 1; plain and filtered; the model afterwards."""
+    model = build(architecture)
+    model.train()
+    model.get_submodule(next(name for name, _ in model.named_modules() if name)).eval()
+    batch = whole(model)
+    before = state(model, batch)
+    diagnosis = diagnose(model, batch, **QUICK)
+    assert_unchanged(before, model, batch)
+    names = ["encoder", "decoder"] if architecture in TWO_STACKS else ["model"]
+    assert [part.name for part in diagnosis.parts] == names
+    for part in diagnosis.parts:
+        check_part(part)
+        assert set(part.variants) == {"plain"}
+        np.testing.assert_allclose(part.response.mean[..., 0], 1, atol=1e-9)
+        np.testing.assert_array_equal(part.response.mean, part.attention_response.mean)
+    ga.patch_model(model, ga.LaplacianConfig(step=0.4, trainable=("step",)))
+    before = state(model, batch)
+    filtered = diagnose(model, batch, **QUICK)
+    assert_unchanged(before, model, batch)
+    for part in filtered.parts:
+        check_part(part)
+        np.testing.assert_allclose(part.scalars["step"], 0.4, rtol=1e-6)
+        assert part.learned == ("step",)
+        assert not np.allclose(part.response.mean, part.attention_response.mean)
+
+
+def check_part(part: Part) -> None:
+    assert (part.layers, part.heads, part.sequences) == (LAYERS, HEADS, 3)
+    for summary in part.by_depth.values():
+        assert summary.mean.shape == summary.std.shape == (LAYERS + 1,)
+        assert np.isfinite(summary.mean).all()
+        assert np.isfinite(summary.std).all()
+    for summary in part.by_head.values():
+        assert summary.mean.shape == summary.std.shape == (LAYERS, HEADS)
+        assert np.isfinite(summary.mean).all()
+    assert part.approximation_error.mean.shape == (LAYERS, HEADS, 2)
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "T5", "ModernBERT"])
+@pytest.mark.parametrize("padding", TEXT[1:])
+def test_what_is_written_on_padding_changes_nothing(architecture: str, padding: str) -> None:
+    torch.manual_seed(1)
+    model = ga.patch_model(build(architecture), ga.GFSAConfig(order=4, w_K=0.3))
+    batch = inputs(model, padding)
+    first = diagnose(model, batch, **QUICK)
+    kept = batch["attention_mask"].bool()
+    assert first.parts[0].tokens == kept.sum() < kept.numel()
+    other = batch["input_ids"].where(kept, 3 + (batch["input_ids"] + 7) % 50)
+    assert_same(first, diagnose(model, {**batch, "input_ids": other}, **QUICK))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "padding"),
+    [("BERT", "right"), ("GPT-2", "right"), ("T5", "right"), ("Llama", "left"), ("T5", "left")],
+)
+def test_a_padded_batch_is_its_sequences_alone(architecture: str, padding: str) -> None:
+    torch.manual_seed(2)
+    model = ga.patch_model(build(architecture), ga.PLaTConfig()).double()
+    batch = inputs(model, padding)
+    together = diagnose(model, batch)
+    masks = {"encoder": "attention_mask", "decoder": "decoder_attention_mask"}
+    alone = []
+    for row in range(3):
+        one = {name: tensor[row : row + 1] for name, tensor in batch.items()}
+        for ids, mask in (("input_ids", masks["encoder"]), ("decoder_input_ids", masks["decoder"])):
+            if mask in one:
+                keep = one.pop(mask)[0].bool()
+                one[ids] = one[ids][:, keep]
+        alone.append(diagnose(model, one))
+    for part, *own in zip(together.parts, *(each.parts for each in alone), strict=True):
+        assert part.tokens == sum(each.tokens for each in own)
+        for name in part.by_head:
+            every = np.stack([each.by_head[name].mean for each in own])
+            np.testing.assert_allclose(part.by_head[name].mean, every.mean(0), atol=1e-7)
+            std = every.std(0, ddof=1)
+            np.testing.assert_allclose(part.by_head[name].std, std, atol=1e-7)
+        for name in part.by_depth:
+            every = np.stack([each.by_depth[name].mean for each in own])
+            np.testing.assert_allclose(part.by_depth[name].mean, every.mean(0), rtol=1e-6)
+        every = np.stack([each.response.mean for each in own])
+        np.testing.assert_allclose(part.response.mean, every.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Qwen3"])
+def test_the_numbers_are_those_of_the_matrices_that_the_model_returns(architecture: str) -> None:
+    """Against `output_attentions`, with the sums written out."""
+    torch.manual_seed(3)
+    model = build(architecture).double()
+    batch = {name: tensor[:1] for name, tensor in whole(model).items()}
+    plain = build_eager_copy(model)
+    ga.patch_model(model, ga.GFSAConfig(order=4, w_0=0.2, w_K=-0.3))
+    with torch.no_grad():
+        layers = model(**batch, output_attentions=True, use_cache=False).attentions
+        first = plain(**batch, output_attentions=True, use_cache=False).attentions[0]
+        hidden = model(**batch, output_hidden_states=True, use_cache=False).hidden_states
+    part = diagnose(model, batch).parts[0]
+    for layer, matrix in enumerate(layers):
+        eigenvalues = np.linalg.eigvals(matrix[0].numpy())
+        largest = np.abs(eigenvalues).max(-1)
+        np.testing.assert_allclose(part.by_head["largest_eigenvalue"].mean[layer], largest)
+    length = first.shape[-1]
+    for head, matrix in enumerate(first[0]):
+        entropy = -sum(a * math.log(a) for a in matrix.flatten().tolist() if a > 0) / length
+        assert part.by_head["entropy"].mean[0, head] == pytest.approx(entropy)
+        cube = matrix @ matrix @ matrix
+        gap = cube - (matrix + 2 * (matrix @ matrix - matrix))
+        error = gap.abs().sum(-1).max().item()
+        # transformers takes the softmax in float32, even of a float64 model.
+        assert part.approximation_error.mean[0, head, 1] == pytest.approx(error, rel=1e-6)
+    for depth, states in enumerate(hidden):
+        cosines = [
+            torch.cosine_similarity(x, y, dim=0).item()
+            for i, x in enumerate(states[0])
+            for j, y in enumerate(states[0])
+            if i != j
+        ]
+        assert part.by_depth["cosine"].mean[depth] == pytest.approx(np.mean(cosines))
+
+
+def build_eager_copy(model: Any) -> Any:
+    other = copy.deepcopy(model)
+    other.set_attn_implementation("eager")
+    return other
+
+
+def test_layers_that_were_not_chosen_are_measured_as_plain() -> None:
+    model = ga.patch_model(build("BERT"), ga.GFSAConfig(w_K=0.5, layers=(1,)))
+    batch = whole(model)
+    before = state(model, batch)
+    part = diagnose(model, batch).parts[0]
+    assert_unchanged(before, model, batch)
+    assert part.variants == ("plain", "gfsa")
+    assert part.variant == "plain, gfsa"
+    np.testing.assert_array_equal(part.response.mean[0], part.attention_response.mean[0])
+    assert np.isnan(part.scalars["w_K"][0]).all()
+    np.testing.assert_allclose(part.scalars["w_K"][1], 0.5)
+
+
+def test_every_scalar_of_every_head_is_told() -> None:
+    model = ga.patch_model(build("BERT"), ga.PolynomialConfig(coefficients=(0.1, 0.9, 0.2)))
+    filters = list(ga.graph_filters(model).values())
+    with torch.no_grad():
+        filters[1].coefficients[2] = torch.tensor([1.0, 2.0, 3.0])
+    part = diagnose(model, whole(model), **QUICK).parts[0]
+    assert part.learned == ("coefficients_0", "coefficients_1", "coefficients_2")
+    assert [part.scalars[name][1, 2] for name in part.learned] == [1, 2, 3]
+    assert part.scalars["coefficients_1"][0, 2] == pytest.approx(0.9)
+    half = ga.patch_model(build("BERT"), ga.PLaTConfig(p=(1.5, 2.5)))
+    part = diagnose(half, whole(half), **QUICK).parts[0]
+    assert part.scalars["p"].tolist() == [[1.5, 1.5, 2.5, 2.5]] * LAYERS
+
+
+def test_whether_the_energy_falls() -> None:
+    """A - 2 I with uniform attention mirrors the tokens and then some; uniform A levels them."""
+    model = build("BERT")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "query" in name:
+                parameter.zero_()  # every score 0: A is uniform
+    plain = diagnose(model, whole(model)).parts[0].by_head
+    np.testing.assert_allclose(plain["entropy"].mean, math.log(11))
+    assert plain["energy_p2_falls"].mean.min() == 1
+    np.testing.assert_allclose(plain["energy_p2_after"].mean, 0, atol=1e-12)
+    ga.patch_model(model, ga.LaplacianConfig(step=2.0))
+    mirrored = diagnose(model, whole(model)).parts[0].by_head
+    assert mirrored["energy_p2_falls"].mean.max() == 0
+    first = mirrored["energy_p2_before"].mean
+    np.testing.assert_allclose(mirrored["energy_p2_after"].mean, 4 * first)
+    np.testing.assert_allclose(mirrored["largest_eigenvalue"].mean, 2)
+
+
+def test_a_loader_is_read_up_to_the_number_of_sequences_wanted() -> None:
+    model = build("GPT-2")
+    batches = [whole(model) for _ in range(3)]
+    seen = []
+
+    def loader() -> Any:
+        for batch in batches:
+            seen.append(batch)
+            yield batch
+
+    diagnosis = diagnose(model, loader(), max_sequences=5, **QUICK)
+    assert (diagnosis.parts[0].sequences, diagnosis.parts[0].tokens, len(seen)) == (5, 55, 2)
+    joined = {name: torch.cat([b[name] for b in batches])[:5] for name in batches[0]}
+    assert_same(diagnosis, diagnose(model, joined, **QUICK), 1e-5)
+
+
+def test_labels_tell_the_decoder_s_padding() -> None:
+    model = build("T5")
+    batch = inputs(model, "none")
+    labels = batch.pop("decoder_input_ids")
+    batch.pop("decoder_attention_mask")
+    labels[0, -3:] = -100
+    diagnosis = diagnose(model, {**batch, "labels": labels}, **QUICK)
+    assert [part.tokens for part in diagnosis.parts] == [33, 18]
+
+
+def test_half_precision_and_autocast_are_measured_in_full() -> None:
+    model = build("BERT").to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        part = diagnose(model, whole(model), **QUICK).parts[0]
+    np.testing.assert_allclose(part.response.mean[..., 0], 1, atol=1e-12)
+
+
+def test_a_causal_plat_has_a_known_largest_eigenvalue() -> None:
+    """H is triangular: its eigenvalues are A_xx eps^((p-2)/2), and the first token's A_xx is 1."""
+    model = ga.patch_model(build("GPT-2"), ga.PLaTConfig(p=(1.5, 2.5), eps=1e-4))
+    largest = diagnose(model, whole(model), **QUICK).parts[0].by_head["largest_eigenvalue"]
+    np.testing.assert_allclose(largest.mean, [[10.0, 10.0, 0.1, 0.1]] * LAYERS, rtol=1e-6)
+    np.testing.assert_allclose(largest.std, 0, atol=1e-6)
+
+
+def test_the_frame_and_the_json_hold_the_same_numbers() -> None:
+    pytest.importorskip("pandas")
+    model = ga.patch_model(build("BERT"), ga.GFSAConfig(layers=(1,)))
+    diagnosis = diagnose(model, whole(model), **QUICK)
+    frame = diagnosis.to_pandas()
+    table = frame.query("statistic == 'entropy'").pivot(
+        index="layer", columns="head", values="mean"
+    )
+    np.testing.assert_array_equal(table, diagnosis.parts[0].by_head["entropy"].mean)
+    cosine = frame.query("statistic == 'cosine'")
+    assert cosine["depth"].tolist() == [0, 1, 2]
+    assert cosine["layer"].isna().all()
+    error = frame.query("statistic == 'approximation_error' and order == 3")
+    assert len(error) == LAYERS * HEADS
+    read = json.loads(diagnosis.to_json())
+    part = read["parts"][0]
+    assert part["by_head"]["entropy"]["mean"] == table.to_numpy().tolist()
+    assert part["scalars"]["w_K"] == [[None] * HEADS, [0.0] * HEADS]  # no NaN in JSON
+    assert set(read["versions"]) == {"hf_graphattn", "torch", "transformers"}

@@ -1,0 +1,58 @@
+"""What `diagnose` refuses, and the model after an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_diagnostics import QUICK, assert_unchanged, state, whole
+from tiny import build
+
+import hf_graphattn as ga
+from hf_graphattn.diagnostics import diagnose
+
+NINE = {"input_ids": torch.ones(1, 9, dtype=torch.long)}
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
+    model = build("BERT").train()
+    if patched:
+        ga.patch_model(model, ga.GFSAConfig(layers=(0,)))
+    batch = whole(model)
+    before = state(model, batch)
+    with pytest.raises(IndexError):
+        diagnose(model, [batch, {"input_ids": batch["input_ids"] + 1000}], **QUICK)
+    assert_unchanged(before, model, batch)
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "words"),
+    [
+        ([["text"]], {}, r"a batch is 'list'; allowed: a dict of tensors"),
+        ({"input_ids": [[3, 4]]}, {}, r"'input_ids' of a batch is 'list'; allowed: a dict of"),
+        ([], {}, r"allowed: one such sequence, or more"),
+        ({"input_ids": torch.tensor([[3]])}, {}, r"without a sequence of two tokens"),
+        (NINE, {"max_tokens": 8}, r"length is 9; allowed: at most max_tokens=8"),
+        (NINE, {"max_sequences": 0}, r"max_sequences is 0"),
+        (NINE, {"orders": (2.5,)}, r"orders is 2\.5; allowed: integers"),
+        (NINE, {"orders": ()}, r"orders is \(\); allowed: one or more"),
+        (NINE, {"powers": (-1.0,)}, r"powers is \(-1\.0,\); allowed: .* above 0"),
+        (
+            {**NINE, "attention_mask": torch.ones(1, 1, 9, 9)},
+            {},
+            r"shape of attention_mask is \(1, 1, 9, 9\); allowed: \(1, 9\)",
+        ),
+    ],
+)
+def test_refusals(data: Any, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(ga.GraphAttentionError, match=words):
+        diagnose(build("BERT"), data, **how)
+
+
+def test_a_decoder_must_be_given_something_to_read() -> None:
+    model = build("T5")
+    batch = {"input_ids": torch.ones(1, 4, dtype=torch.long)}
+    with pytest.raises(ga.GraphAttentionError, match="decoder_input_ids or labels"):
+        diagnose(model, batch)

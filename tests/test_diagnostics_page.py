@@ -1,0 +1,253 @@
+"""Figures and the page; the page in a real browser where there is one."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import importlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import build, inputs
+
+import hf_graphattn as ga
+from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
+
+pytest.importorskip("matplotlib")
+from hf_graphattn.diagnostics.findings import COMPARED, FINDINGS, findings
+from hf_graphattn.diagnostics.plots import FIGURES
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+NASTY = 'a<b>&"c'
+
+
+class Reader(HTMLParser):
+    """Every tag with its attributes, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def diagnoses() -> dict[str, Diagnosis]:
+    torch.manual_seed(0)
+    model = build("BERT")
+    plain = diagnose(model, inputs(model, "right"))
+    ga.patch_model(model, ga.GFSAConfig(order=4, w_K=0.3))
+    return {NASTY: plain, "gfsa": diagnose(model, inputs(model, "right"))}
+
+
+def broken(diagnosis: Diagnosis) -> Diagnosis:
+    """All numbers NaN."""
+
+    def nan(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            fields = {f.name: nan(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return dataclasses.replace(value, **fields)  # type: ignore[type-var]
+        if isinstance(value, dict):
+            return {name: nan(item) for name, item in value.items()}
+        return np.full_like(value, np.nan) if isinstance(value, np.ndarray) else value
+
+    parts = tuple(nan(part) for part in diagnosis.parts)
+    return dataclasses.replace(diagnosis, parts=parts)
+
+
+def single() -> Diagnosis:
+    """One layer, one head, one sequence of two tokens."""
+    model = build("BERT", num_hidden_layers=1, num_attention_heads=1)
+    ga.patch_model(model, ga.GFSAConfig())
+    return diagnose(model, {"input_ids": torch.tensor([[4, 5]])})
+
+
+def assert_pictures(text: str, count: int) -> None:
+    """Each figure's picture is in the page, and no byte of the page is elsewhere."""
+    image = importlib.import_module("PIL.Image")
+    reader = Reader(text)
+    pictures = reader.all("img")
+    assert len(pictures) == count
+    for picture in pictures:
+        head, _, data = picture["src"].partition(",")
+        assert head == "data:image/png;base64"
+        with image.open(io.BytesIO(base64.b64decode(data, validate=True))) as drawn:
+            assert min(drawn.size) > 300
+            assert len(drawn.convert("L").getcolors()) > 10  # not blank
+        assert len(picture["alt"]) > 20
+    assert not reader.all("script")
+    sources = [value for _, tag in reader.tags for name, value in tag.items() if name in SOURCES]
+    assert all(source.startswith("data:") for source in sources)
+    assert not re.search(r"url\(|@import|https?://", text.replace("data:", ""))
+
+
+SOURCES = {"src", "href", "srcset", "data", "action", "poster"}
+
+
+@pytest.fixture(scope="module")
+def html(diagnoses: dict[str, Diagnosis], tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    save_html(diagnoses, path)
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_page_holds_every_figure_and_nothing_from_elsewhere(
+    html: str, diagnoses: dict[str, Diagnosis]
+) -> None:
+    assert set(FIGURES) == set(FINDINGS)
+    assert_pictures(html, len(FIGURES))
+    assert "a&lt;b&gt;&amp;&quot;c" in html
+    assert "<b>" not in html
+    words = " ".join(Reader(html).words)
+    assert NASTY in words
+    for name, finding in findings(diagnoses).items():
+        assert finding.heading in words
+        assert finding.claim in words
+        assert len(finding.here) == 2 + (name in COMPARED)
+        assert all(sentence in words for sentence in finding.here)
+
+
+@pytest.mark.parametrize("case", ["plain", "single", "broken"])
+def test_every_figure_draws_every_case(case: str, diagnoses: dict[str, Diagnosis]) -> None:
+    given = {
+        "plain": lambda: {NASTY: diagnoses[NASTY]},
+        "single": lambda: {"one": single()},
+        "broken": lambda: {"broken": broken(diagnoses["gfsa"])},
+    }[case]()
+    drawn = figures(given)
+    assert set(drawn) == set(FIGURES) - ({"scalars"} if case == "plain" else set())
+    for figure in drawn.values():
+        figure.draw_without_rendering()
+    sentences = [sentence for finding in findings(given).values() for sentence in finding.here]
+    assert all("nothing can be read off" in each for each in sentences) == (case == "broken")
+
+
+def test_lines_show_the_numbers(diagnoses: dict[str, Diagnosis]) -> None:
+    drawn = figures(diagnoses)
+    lines = drawn["cosine_similarity"].axes[0].lines
+    for line, diagnosis in zip(lines, diagnoses.values(), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), diagnosis.parts[0].by_depth["cosine"].mean)
+    assert legend_of(drawn["cosine_similarity"]) == list(diagnoses)
+    bound = next(
+        x for x in drawn["approximation_error"].axes[0].lines if x.get_label() == "bound 2K"
+    )
+    np.testing.assert_array_equal(bound.get_ydata(), 2 * bound.get_xdata())
+    heat = drawn["attention_entropy"].axes[0].images[0].get_array()
+    np.testing.assert_array_equal(heat, diagnoses[NASTY].parts[0].by_head["entropy"].mean)
+
+
+def legend_of(figure: Any) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_no_name_is_cut_off_or_left_out(diagnoses: dict[str, Diagnosis]) -> None:
+    """Of several models with long names, in each figure's legend and titles."""
+    long = "runs/compare-cola/bert-base-uncased-fine-tuned-with-Warmup-And-Weight-Decay/seed-0"
+    named = {start + long: diagnoses["gfsa"] for start in ("_", "the-first-of-our-", "other-")}
+    for name, figure in figures(named).items():
+        figure.draw_without_rendering()
+        texts = [axis.title for axis in figure.axes]
+        if name not in ("attention_entropy", "scalars"):
+            shown = "".join(legend_of(figure)).replace("\n", "")
+            assert all(each in shown for each in named), name
+            texts += figure.legends[0].get_texts()
+        for text in texts:
+            box = text.get_window_extent()
+            assert min(box.x0, box.y0) >= 0, (name, text.get_text())
+            assert box.x1 <= figure.bbox.width, (name, text.get_text())
+            assert box.y1 <= figure.bbox.height, (name, text.get_text())
+        panel = min(axis.get_window_extent().height for axis in figure.axes)
+        assert panel > 150, name  # the legend has not eaten it
+
+
+def test_findings_say_what_the_numbers_say(diagnoses: dict[str, Diagnosis]) -> None:
+    whole = diagnoses["gfsa"]
+    part = whole.parts[0]
+
+    def changed(**changes: Any) -> Diagnosis:
+        return dataclasses.replace(whole, parts=(dataclasses.replace(part, **changes),))
+
+    def told(name: str, **changes: Any) -> str:
+        return findings({"x": changed(**changes)})[name].here[0]
+
+    def cosine(*values: float) -> dict[str, Any]:
+        summary = dataclasses.replace(part.by_depth["cosine"], mean=np.array(values))
+        return {"by_depth": {**part.by_depth, "cosine": summary}}
+
+    rose = told("cosine_similarity", **cosine(0.2, 0.9, 0.6))
+    assert rose == "x: from 0.2 at the embeddings to 0.6 at the last depth: the tokens grew alike."
+    assert "grew apart" in told("cosine_similarity", **cosine(0.6, 0.9, 0.2))
+    assert "hardly changed" in told("cosine_similarity", **cosine(0.6, 0.9, 0.6))
+    pair = {"x": changed(**cosine(0.2, 0.9, 0.6)), "y": changed(**cosine(0.2, 0.9, 0.5))}
+    compared = findings(pair)["cosine_similarity"].here[2]
+    assert compared == "y against x at the last depth: 0.5 to 0.6, tokens less alike."
+    assert "the bound holds" in told("approximation_error")
+    over = told("approximation_error", worst_error=np.full(9, 7.0))
+    assert "worst error seen is 7 at K = 2, 175% of 2K: THE BOUND IS BROKEN" in over
+    falls = dict(part.by_head)
+    for name in falls:
+        if name.endswith("_falls"):
+            falls[name] = dataclasses.replace(falls[name], mean=np.ones((2, 4)))
+    assert "p = 2: 100.0%" in told("energy", by_head=falls)
+    assert "holds everywhere here" in told("energy", by_head=falls)
+
+
+def test_without_matplotlib_the_error_names_the_extra(
+    diagnoses: dict[str, Diagnosis], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    remedy = r"pip install 'hf_graphattn\[plots\]'"
+    with pytest.raises(ga.GraphAttentionError, match=f"needs matplotlib.*{remedy}"):
+        diagnoses["gfsa"].save_html(tmp_path / "page.html")
+    with pytest.raises(ga.GraphAttentionError, match=f"needs pandas.*{remedy}"):
+        diagnoses["gfsa"].to_pandas()
+
+
+def test_importing_the_diagnostics_imports_no_extra_and_keeps_the_function() -> None:
+    script = "import sys, hf_graphattn.diagnostics, hf_graphattn.diagnose as name\n"
+    script += "import hf_graphattn\n"
+    script += "assert hf_graphattn.diagnose is hf_graphattn.diagnostics.diagnose is name\n"
+    script += "assert not {'matplotlib', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_a_browser_shows_every_figure_without_a_network(html: str, tmp_path: Path) -> None:
+    """The page's own document, with a probe appended that writes what the browser made of it."""
+    probe = """<script>addEventListener("load", () => { document.body.innerHTML = JSON.stringify({
+      widths: [...document.images].map(i => i.complete ? i.naturalWidth : 0),
+      shown: [...document.images].map(i => i.getBoundingClientRect().width),
+      asked: performance.getEntriesByType("resource").map(e => e.name)
+        .filter(n => !n.startsWith("data:")) }) })</script>"""
+    path = tmp_path / "page.html"
+    path.write_text(html.replace("</body>", f"{probe}</body>"), encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'user'}"]
+    # Any request would fail: no host resolves.
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=10000"]
+    run = [str(CHROMIUM), *flags, "--dump-dom", path.as_uri()]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(re.search(r"<body>(\{.*\})</body>", done.stdout, re.DOTALL)[1])
+    assert len(found["widths"]) == len(FIGURES)
+    assert min(found["widths"]) > 600
+    assert min(found["shown"]) > 300
+    assert found["asked"] == []

@@ -1,6 +1,6 @@
 """Attention alone, forward and backward, against plain attention and the published forms.
 
-python benchmarks/attention.py --lengths 128 1024 4096 --output attention.json
+python benchmarks/attention.py --lengths 128 1024 4096 --memory --output attention.json
 """
 
 from __future__ import annotations
@@ -8,13 +8,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import forms
 import measure
+import plot
 import torch
 
-PUBLISHED_LIMIT = 2048  # the published forms are not timed beyond: their matrices grow as N^2
+KEPT_LIMIT = 2048  # forms that keep N x N matrices are not run beyond, in time or in memory
+LONG = 8192  # from here one round: a call takes seconds to minutes, and moves little
+WARM_UP = 64  # a first call of this length loads what a first call loads
 
 
 def call(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callable[[], None]:
@@ -31,43 +36,96 @@ def call(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callab
     return run
 
 
+def warm(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callable[[], None]:
+    """The same after a short call."""
+    call(form, WARM_UP, arguments)()
+    return call(form, length, arguments)
+
+
+def names(length: int, arguments: argparse.Namespace) -> list[str]:
+    """The forms that are run at this length, plain first."""
+    return [
+        name
+        for name in dict.fromkeys(["plain", *arguments.forms])
+        if length <= KEPT_LIMIT or name not in forms.KEEPS_MATRICES
+    ]
+
+
+def memory(arguments: argparse.Namespace) -> dict[int, dict[str, int]]:
+    """Peak bytes by length and form."""
+    return {
+        length: {
+            name: measure.peak_memory(
+                partial(warm, forms.FORMS[name], length, arguments), arguments.device
+            )
+            for name in names(length, arguments)
+        }
+        for length in arguments.lengths
+    }
+
+
+def seconds(length: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Timings by form."""
+    cases = {name: call(forms.FORMS[name], length, arguments) for name in names(length, arguments)}
+    once = length >= LONG and arguments.device == "cpu"
+    if once:
+        cases["plain"]()  # the first call of a length pays for its memory
+    taken = measure.interleaved(
+        cases,
+        rounds=1 if once else arguments.rounds,
+        warm_up=0 if once else 1,
+        device=arguments.device,
+        budget=arguments.budget,
+    )
+    return {name: asdict(timing) for name, timing in taken.items()}
+
+
+def line(length: int, row: dict[str, Any]) -> str:
+    shown = "  ".join(
+        f"{name} {timing['ratio']:.2f}"
+        + (f" (+{timing['peak_bytes'] / 2**20:.0f} MB)" if "peak_bytes" in timing else "")
+        for name, timing in row.items()
+    )
+    return f"N {length:6d}  {1000 * row['plain']['seconds']:9.2f} ms  {shown}"
+
+
 def main() -> None:
-    """Print a table, a line a length, and write the JSON."""
+    """Print a table, a line a length; write the JSON, and the plot beside it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 1024])
-    parser.add_argument("--forms", nargs="+", default=list(forms.FORMS), choices=list(forms.FORMS))
+    parser.add_argument(
+        "--forms", nargs="+", default=list(forms.DEFAULT), choices=list(forms.FORMS)
+    )
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--bidirectional", action="store_true")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--memory", action="store_true", help="Measure peak memory too.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--budget", type=float, default=30.0, help="Seconds a length.")
-    parser.add_argument("--output", type=Path, help="JSON file.")
+    parser.add_argument("--output", type=Path, help="JSON file; the plot goes beside it.")
     arguments = parser.parse_args()
+    peaks = memory(arguments) if arguments.memory else {}  # first: see measure.peak_memory
     forms.check(arguments.device, getattr(torch, arguments.dtype))
     results = {}
     for length in arguments.lengths:
-        names = [
-            name
-            for name in dict.fromkeys(["plain", *arguments.forms])
-            if length <= PUBLISHED_LIMIT or not name.startswith("published")
-        ]
-        cases = {name: call(forms.FORMS[name], length, arguments) for name in names}
-        taken = measure.interleaved(
-            cases, rounds=arguments.rounds, device=arguments.device, budget=arguments.budget
-        )
-        results[length] = {name: asdict(timing) for name, timing in taken.items()}
-        shown = "  ".join(f"{name} {timing.ratio:.2f}" for name, timing in taken.items())
-        print(f"N {length:6d}  {1000 * taken['plain'].seconds:9.2f} ms  {shown}", flush=True)
+        row = seconds(length, arguments)
+        for name, peak in peaks.get(length, {}).items():
+            row[name]["peak_bytes"] = peak
+        results[length] = row
+        print(line(length, row), flush=True)
     if arguments.output:
         settings = {k: v for k, v in vars(arguments).items() if k != "output"}
-        machine = measure.origin(arguments.device)
-        measure.write(
-            arguments.output, {"machine": machine, "settings": settings, "lengths": results}
-        )
+        found = {
+            "machine": measure.origin(arguments.device),
+            "settings": settings,
+            "lengths": results,
+        }
+        measure.write(arguments.output, found)
+        plot.draw(arguments.output)
 
 
 if __name__ == "__main__":

@@ -34,15 +34,17 @@ def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tens
 
 def ours(variant: str, backend: str = "auto") -> Form:
     """The library's filter; its scalars are learned, one set for all calls."""
-    filters: dict[tuple[int, torch.device], ga.GraphFilter] = {}
+    filters: dict[tuple[int, torch.device, torch.dtype], ga.GraphFilter] = {}
 
     def form(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tensor:
-        place = (q.shape[1], q.device)
+        place = (q.shape[1], q.device, q.dtype)
         if place not in filters:
-            filters[place] = CONFIGS[variant].build(q.shape[1]).to(q.device)
-        own = filters[place].double() if q.dtype == torch.float64 else filters[place].float()
+            built = CONFIGS[variant].build(q.shape[1]).to(q.device)
+            filters[place] = built.double() if q.dtype == torch.float64 else built
+        own = filters[place]
         inputs = AttentionInputs(q, k, None, causal, q.shape[-1] ** -0.5, dropout)
-        return own(backends.make(backends.choose(backend, own.backends, inputs), inputs), v)
+        name = backends.choose(backend, own.backends, inputs, own.operands + 1)
+        return own(backends.make(name, inputs), v)
 
     return form
 
@@ -75,6 +77,17 @@ def published_plat(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float
     return (matrix(q, k, causal, dropout) * factor) @ v
 
 
+def plain_laplacian(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float) -> Tensor:
+    """`A V - step V`, A formed."""
+    return matrix(q, k, causal, dropout) @ v - CONFIGS["laplacian"].step * v
+
+
+# What each form is checked against in float64, by the first word of its name.
+CHECKED = {
+    "gfsa": published_gfsa,
+    "laplacian": plain_laplacian,
+    "plat": published_plat,
+}
 FORMS: dict[str, Form] = {
     "plain": plain,
     "gfsa": ours("gfsa"),
@@ -82,7 +95,16 @@ FORMS: dict[str, Form] = {
     "plat": ours("plat"),
     "published gfsa": published_gfsa,
     "published plat": published_plat,
+    # What the rule of backends.choose chooses between.
+    "gfsa sdpa": ours("gfsa", "sdpa"),
+    "gfsa eager": ours("gfsa", "eager"),
+    "laplacian sdpa": ours("laplacian", "sdpa"),
+    "laplacian eager": ours("laplacian", "eager"),
+    "plat blockwise": ours("plat", "blockwise"),
+    "plat eager": ours("plat", "eager"),
 }
+DEFAULT = tuple(FORMS)[:6]
+KEEPS_MATRICES = ("published gfsa", "published plat", "gfsa eager", "laplacian eager", "plat eager")
 
 
 def states(length: int, heads: int, width: int, batch: int, device: str, dtype: torch.dtype):
@@ -95,7 +117,8 @@ def states(length: int, heads: int, width: int, batch: int, device: str, dtype: 
 
 def check(device: str, dtype: torch.dtype) -> None:
     """Ours against the published forms in float64, outputs and gradients; raises if they differ."""
-    for variant, published in (("gfsa", published_gfsa), ("plat", published_plat)):
+    checked = [(form, CHECKED[form.split()[0]]) for form in FORMS if form.split()[0] in CHECKED]
+    for variant, published in checked:
         for causal in (False, True):
             own = states(67, 4, 32, 2, device, dtype)
             precise = [x.detach().double().requires_grad_() for x in own]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -63,6 +65,54 @@ def interleaved(
         gc.enable()
     first = next(iter(taken.values()))
     return {name: _timing(seconds, first) for name, seconds in taken.items()}
+
+
+def peak_memory(case: Callable[[], Callable[[], object]], device: str = "cpu") -> int:
+    """Bytes that one call of ``case()`` needs at its height beyond what its arguments hold.
+
+    On a CPU, in a child process (Linux): its resident memory after a first call has loaded what a
+    first call loads, so the figure is for large cases, to a megabyte or two. No earlier call in
+    this process may have started torch's threads.
+    """
+    if device == "cuda":
+        return _peak_on_gpu(case())
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_peak_of_child, args=(case, sender))
+    child.start()
+    sender.close()
+    try:
+        return int(receiver.recv())
+    except EOFError:
+        raise MemoryError("the measured process ended: out of memory?") from None
+    finally:
+        child.join()
+
+
+def _peak_on_gpu(call: Callable[[], object]) -> int:
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _peak_of_child(case: Callable[[], Callable[[], object]], sender: Connection) -> None:
+    call = case()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = _resident("VmRSS")
+    call()
+    sender.send(_resident("VmHWM") - before)
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    raise ValueError(f"no {field} in /proc/self/status: memory is measured on Linux alone")
 
 
 def origin(device: str = "cpu") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from finetune.engine import Trainer
 from finetune.label_words import IGNORED, UNKNOWN, LabelWords, as_wrong
 from finetune.objectives import Objective
-from finetune.outputs import write_split
+from finetune.outputs import write_evaluated, write_split
 from tasks import Split
 
 
@@ -46,6 +46,8 @@ class GeneratedLabels(Objective):
             predicted, labels = self._written(trainer, trainer.validation[split.name], split)
             if labels is not None:
                 found |= self._scores(trainer, split, predicted, labels, "eval")
+                known = as_wrong(predicted, labels, len(self.words.words))
+                write_evaluated(split, known.numpy(), labels.numpy(), trainer)
         return found
 
     def predict(self, trainer: Trainer, folder: Path) -> dict[str, float]:

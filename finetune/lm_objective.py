@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -29,6 +29,8 @@ class LanguageModelling(Objective):
         block_size: tokens of a block, and of a context in evaluation.
         stride: tokens between contexts; None is the protocol of blocks.
     """
+
+    predicts: ClassVar[bool] = False
 
     texts: dict[str, Text]
     blocks: Blocks

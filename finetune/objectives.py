@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from finetune.engine import DivergedError, Trainer
-from finetune.outputs import write_split
+from finetune.outputs import write_evaluated, write_split
 from tasks import Split, Task
 
 Batch = Mapping[str, Tensor]
@@ -23,6 +23,8 @@ Batch = Mapping[str, Tensor]
 
 class Objective:
     """What the engine asks of an objective. Batches are tensors by name, rows first."""
+
+    predicts: ClassVar[bool] = True  # whether `evaluate` writes a prediction an example
 
     def weight(self, batch: Batch) -> int:
         """Over how many units (examples, tokens) the batch's loss is a mean; known before it."""
@@ -65,6 +67,8 @@ class Labels(Objective):
             loader = trainer.validation[split.name]
             logits, labels = self.outputs(trainer, loader, f"Evaluating {split.name}")
             found |= _named("eval", split, score(trainer.task, logits, labels))
+            predicted = predictions(trainer.task, logits)
+            write_evaluated(split, predicted, labels.numpy(), trainer)
         return found
 
     def predict(self, trainer: Trainer, folder: Path) -> dict[str, float]:

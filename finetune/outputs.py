@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tasks import Split, Task
 logger = get_logger(__name__)
 
 RESULTS = "all_results.json"
+EVALUATED = "eval_predictions{}.tsv"  # one a validation split, by the end of its metrics' keys
 PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
 
 
@@ -48,6 +50,8 @@ def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> di
     else:
         trainer.train()
         found = summary(trainer)
+        if trainer.objective.predicts and found["weights_of_epoch"] != found["epochs"]:
+            trainer.evaluate()  # so that the predictions are of the weights that are saved
     results = finish(trainer, tokenizer, found)
     accelerator.end_training()
     return results
@@ -70,6 +74,7 @@ def finish(
         | tests
         | trainer.objective.facts()
         | filter_statistics(accelerator.unwrap_model(trainer.model))
+        | {"peak_memory_bytes": peak_memory(accelerator)}
         | {"settings": settings.flat(), **origin(accelerator)}
     )
     if accelerator.is_main_process:
@@ -130,6 +135,40 @@ def write_split(task: Task, split: Split, predicted: np.ndarray, folder: Path) -
     lines = [f"{i}\t{_submitted(task, value)}" for i, value in enumerate(predicted.tolist())]
     text = "\n".join(["index\tprediction", *lines]) + "\n"
     (folder / split.prediction_file).write_text(text, encoding="utf-8")
+
+
+def write_evaluated(
+    split: Split, predicted: np.ndarray, labels: np.ndarray, trainer: Trainer
+) -> None:
+    """``eval_predictions<suffix>.tsv``: index, prediction and label of each example of a split.
+
+    Labels by their number, scores to the last digit: for tests that compare two runs by example.
+    """
+    if trainer.accelerator.is_main_process:
+        rows = zip(predicted.tolist(), labels.tolist(), strict=True)
+        lines = [f"{i}\t{value}\t{label}" for i, (value, label) in enumerate(rows)]
+        trainer.folder.mkdir(parents=True, exist_ok=True)
+        path = trainer.folder / EVALUATED.format(split.key_suffix)
+        path.write_text("\n".join(["index\tprediction\tlabel", *lines]) + "\n", "utf-8")
+
+
+def peak_memory(accelerator: Accelerator) -> int | None:
+    """Bytes at the highest: of the device's tensors on a GPU, else of this process.
+
+    None where the system does not say.
+    """
+    if accelerator.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(accelerator.device)
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux, whose ru_maxrss counts what the parent held before the fork
+        lines = (line.split() for line in status.read_text("utf-8").splitlines())
+        return next(1024 * int(words[1]) for words in lines if words[0] == "VmHWM:")
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def origin(accelerator: Accelerator) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def words(flags: Mapping[str, Any]) -> list[str]:
 def given(argv: Sequence[str], name: str) -> str | None:
     """The last value that ``--name value`` or ``--name=value`` has in ``argv``."""
     found = None
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if word == f"--{name}":
             found = following
         elif word.startswith(f"--{name}="):

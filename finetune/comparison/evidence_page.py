@@ -1,0 +1,113 @@
+"""docs/evidence.md from the studies that have been run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finetune.outputs import write_json
+
+HEAD = """# Evidence: does it help, at the size that fits here?
+
+Written by `python finetune/evidence.py`, from runs that were really done: each study is a call of
+`finetune/compare.py`, and a row of `finetune/evidence.yaml`. Same seeds for all arms: the same data
+order and the same start for a seed, so differences are paired. Numbers of all seeds are in
+`docs/evidence/`. These are small models, little data and few steps: read the tables for what they
+can show, and the papers' sentences for how their setting differs.
+"""
+KEPT = ("values", "mean", "standard_deviation", "missing", "paired", "filter_scalars",
+        "seconds_per_step", "peak_memory_bytes")  # fmt: skip
+
+
+def write(studies: Sequence[Any], runs: Path, docs: Path) -> Path:
+    """Write ``docs/evidence.md`` and what it shows; studies that were not run are left out.
+
+    Args:
+        studies: rows of `finetune.evidence.STUDIES`.
+        runs: a folder a study, as compare.py leaves it.
+        docs: where to write.
+    """
+    folder = docs / "evidence"
+    folder.mkdir(parents=True, exist_ok=True)
+    sections = [_section(study, runs / study.name, folder) for study in studies]
+    page = docs / "evidence.md"
+    page.write_text("\n".join([HEAD, *(s for s in sections if s)]), "utf-8")
+    return page
+
+
+def _section(study: Any, run: Path, folder: Path) -> str | None:
+    """One study's section; its numbers and figures are copied to ``folder``."""
+    source = run / "comparison.json"
+    if not source.is_file():
+        return None
+    found = json.loads(source.read_text("utf-8"))
+    write_json(folder / f"{study.name}.json", _numbers(found))
+    shutil.copy(run / "differences.png", folder / f"{study.name}.png")
+    table, *_ = (run / "comparison.md").read_text("utf-8").split("\n\n")
+    lines = [f"## {study.title}", "", table, ""]
+    lines += [f"- {verdict}" for verdict in found["verdicts"]]
+    lines += ["", f"![Paired differences]({folder.name}/{study.name}.png)", ""]
+    lines += [f"The papers: {study.paper}", "", _cost(run, found), ""]
+    lines += _depth(study, folder)
+    return "\n".join(lines)
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page rests on, without the paths of the machine that it was run on."""
+    tasks = [
+        {
+            "task": task["task"],
+            "metric": task["metric"],
+            "arms": {arm["arm"]: {name: arm[name] for name in KEPT} for arm in task["arms"]},
+        }
+        for task in found["tasks"]
+    ]
+    return {"tasks": tasks} | {
+        name: found[name] for name in ("verdicts", "notes", "versions", "git", "machine")
+    }
+
+
+def _cost(run: Path, found: Mapping[str, Any]) -> str:
+    walls = [_wall(path) for path in run.glob("*/*/seed-*/run.json")]
+    machine, versions = found["machine"], found["versions"]
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+    hours = sum(walls) / 3600
+    return f"{len(walls)} runs, {hours:.1f} hours in all. {_words(machine)}; {shown}."
+
+
+def _wall(path: Path) -> float:
+    return float(json.loads(path.read_text("utf-8")).get("wall_seconds") or 0.0)
+
+
+def _words(machine: Any) -> str:
+    if not isinstance(machine, Mapping):
+        return str(machine)
+    return ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None)
+
+
+def _depth(study: Any, folder: Path) -> Iterable[str]:
+    """The look inside, where `finetune.evidence` has made one."""
+    source = folder / f"{study.name}-depth.json"
+    if not source.is_file():
+        return []
+    rows = json.loads(source.read_text("utf-8"))
+    lines = [
+        f"### Inside: {rows['sequences']} texts of the validation set, seed {rows['seed']}",
+        "",
+        "| model | cosine similarity of tokens: embeddings, last layer | high-frequency over DC"
+        " energy: embeddings, last layer | effective rank, last layer |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, row in rows["models"].items():
+        cosine, high, rank = row["cosine"], row["high_to_dc"], row["effective_rank"]
+        lines.append(
+            f"| {name} | {cosine[0]:.3f}, {cosine[-1]:.3f} | {high[0]:.3f}, {high[-1]:.3f} "
+            f"| {rank[-1]:.1f} |"
+        )
+    shown = [
+        f"![{name} by depth]({folder.name}/{study.name}-{name}.png)" for name in rows["figures"]
+    ]
+    return [*lines, "", *shown, ""]

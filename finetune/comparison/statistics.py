@@ -1,0 +1,151 @@
+"""What paired differences over seeds show: exact permutation p-values, BCa intervals, Holm."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.05
+EXACT_UP_TO = 20  # pairs; of more, 2^n sign flips are drawn from
+LEAST_RESAMPLED = 4  # values that a bootstrap interval is made of
+RESAMPLES = 100_000
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % interval of a mean, and how it was found: BCa, percentile, or all values equal."""
+
+    low: float
+    high: float
+    method: str
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+def permutation_p(differences: Sequence[float]) -> float:
+    """Two-sided p-value of the mean of paired differences, under all sign flips.
+
+    Exact up to 20 pairs: no distribution is assumed, only that under the null hypothesis either
+    order of a pair is as likely. The smallest value n pairs can give is 2 / 2^n.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2 or not values.any():
+        return 1.0
+    # Differences of accuracies come in steps, so sums tie; rounding must not part them.
+    bar = abs(values.sum()) - 1e-9 * np.abs(values).sum()
+    if len(values) <= EXACT_UP_TO:
+        return float((np.abs(_signed_sums(values)) >= bar).mean())
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(RESAMPLES, len(values)))
+    as_far = np.count_nonzero(np.abs(signs @ values) >= bar)
+    return (as_far + 1) / (RESAMPLES + 1)
+
+
+def _signed_sums(values: np.ndarray) -> np.ndarray:
+    """The sums under all 2^n assignments of signs."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def bootstrap_interval(differences: Sequence[float]) -> Interval | None:
+    """95 % interval of the mean by the BCa bootstrap; None below four values.
+
+    Of three, one draw in 27 is the lowest value three times: the interval would be their range.
+
+    Where all values are equal, the interval is that point; where BCa is not defined, the percentile
+    interval.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < LEAST_RESAMPLED:
+        return None
+    if np.ptp(values) == 0:
+        return Interval(float(values[0]), float(values[0]), "all equal")
+    scale = np.abs(values).max()
+
+    def mean(drawn: np.ndarray, axis: int) -> np.ndarray:
+        # Metrics come in steps, so draws tie with the mean found; rounding must not part them.
+        return np.round(np.mean(drawn, axis=axis) / scale, 12)
+
+    for method in ("BCa", "percentile"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+            found = stats.bootstrap(
+                (values,),
+                mean,
+                vectorized=True,
+                n_resamples=RESAMPLES,
+                batch=10_000,
+                confidence_level=1 - LEVEL,
+                method=method,
+                rng=np.random.default_rng(SEED),
+            ).confidence_interval
+        if math.isfinite(found.low) and math.isfinite(found.high):
+            break
+    return Interval(float(found.low * scale), float(found.high * scale), method)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number by Holm's step-down procedure, in the order given."""
+    order = np.argsort(p_values)
+    corrected, highest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = highest
+    return corrected
+
+
+def smallest_p(pairs: int) -> float:
+    """The smallest two-sided p-value that an exact test of so many pairs can give."""
+    return min(1.0, 2.0 / 2.0**pairs)
+
+
+def pairs_needed(comparisons: int) -> int:
+    """With so many pairs each of the comparisons can reach 0.05 after Holm's correction."""
+    return math.ceil(math.log2(2 * comparisons / LEVEL))
+
+
+def least_shown(differences: Sequence[float]) -> float | None:
+    """The mean difference that would just reach p <= 0.05 with the spread that these have.
+
+    Differences moved together by c are as far out under the sign flips of a set S of them as they
+    are, if c is at most minus the mean over S; p is 0.05 where so few sets are left. Of the two
+    directions the one that needs more. Above 16 pairs Student's, t_(0.975, n-1) sd / sqrt(n), which
+    then hardly differs. None where no difference can be shown, or there is no spread.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    count = len(values)
+    if smallest_p(count) > LEVEL or np.ptp(values) == 0:
+        return None
+    if count > 16:
+        return float(stats.t.ppf(1 - LEVEL / 2, count - 1) * stats.sem(values))
+    sets = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
+    means = sets @ (values - values.mean()) / sets.sum(axis=1)
+    left = int(LEVEL / 2 * 2**count)  # of the empty set and those above, so many may be as far out
+    return float(max(np.partition(-means, -left)[-left], np.partition(means, -left)[-left]))
+
+
+def limits(pairs: int, comparisons: int) -> str | None:
+    """What so many pairs cannot show whatever comes out; None if they can show something."""
+    least, needed = smallest_p(pairs), pairs_needed(comparisons)
+    if least > LEVEL:
+        return (
+            f"{pairs} seeds cannot show a difference: the smallest p of an exact paired test is "
+            f"2/2^{pairs} = {least:.3g}. It takes {needed} seeds"
+            + (f" for {comparisons} comparisons." if comparisons > 1 else ".")
+        )
+    if least * comparisons > LEVEL:
+        return (
+            f"{pairs} seeds hardly suffice for {comparisons} comparisons: the smallest p, "
+            f"2/2^{pairs} = {least:.3g}, is {min(1.0, least * comparisons):.3g} after Holm's "
+            f"correction. It takes {needed} seeds, or fewer arms or tasks."
+        )
+    return None

@@ -1,0 +1,1 @@
+"""What sweep.py is made of: the space, its runs, the search, tables and figures."""

@@ -1,0 +1,208 @@
+"""The search by Optuna: its TPE sampler, its trials in a journal file, resumed where it ended.
+
+A trial is a setting, its value the mean over the seeds. Runs are found by their folders, so a trial
+that draws a known setting costs nothing. One that was killed, or whose runs failed, is queued again
+when the sweep is started again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from finetune.comparison import runs
+from finetune.comparison.arms import grouped
+from finetune.comparison.grid import Cell
+from finetune.comparison.results import metric_name
+from finetune.flags import refusal
+from finetune.sweeping.plan import Sweep
+from finetune.sweeping.space import Range, Setting
+
+FOLDER, JOURNAL = "optuna", "journal.log"
+AGAIN = "again"  # a trial's note: the number of the one that it repeats
+DIGITS = 4  # of a number drawn from a range: enough, and its folder has a short name
+
+
+class Study:
+    """The trials of a sweep so far, and what asks for more.
+
+    Args:
+        sweep: with one part in its space.
+        metric: what is optimised; None is the task's main metric.
+        greater_is_better: the metric's direction.
+        look_only: read the journal where there is one, and write nothing.
+
+    Raises ``ValueError`` where optuna is missing, or the space has several parts.
+    """
+
+    def __init__(
+        self, sweep: Sweep, metric: str | None, greater_is_better: bool, *, look_only: bool = False
+    ) -> None:
+        if len(sweep.space.parts) != 1:
+            raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
+        self.sweep, self.metric = sweep, metric
+        self._choices = sweep.space.parts[0]
+        self._kinds = sweep.script.flags()
+        self._optuna = _optuna()
+        path, storage = sweep.folder / FOLDER / JOURNAL, None
+        if path.exists() or not look_only:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            backend = self._optuna.storages.journal.JournalFileBackend(str(path))
+            storage = self._optuna.storages.JournalStorage(backend)
+        self._study = self._optuna.create_study(
+            study_name=self._name(),
+            storage=storage,
+            direction="maximize" if greater_is_better else "minimize",
+            load_if_exists=True,
+        )
+
+    def settings(self) -> list[Setting]:
+        """Those tried so far, each once."""
+        found = (
+            self._setting(trial.params) for trial in self._study.trials if self._is_whole(trial)
+        )
+        return list({setting.name: setting for setting in found}.values())
+
+    def search(
+        self,
+        trials: int,
+        execute: Callable[[Sequence[Cell]], Mapping[str, str]],
+        *,
+        at_once: int = 1,
+        say: Callable[[str], None] = print,
+    ) -> dict[str, str]:
+        """Try settings until so many trials have ended, those of earlier calls among them.
+
+        Args:
+            trials: how many.
+            execute: runs cells; returns the names of runs without results, and why.
+            at_once: trials that run together.
+            say: takes a line for each trial that begins.
+
+        Returns what the calls of ``execute`` returned. Raises ``ValueError`` where another process
+        searches in this folder, or the runs have no such metric.
+        """
+        lock = runs.lock(self.sweep.folder / FOLDER)
+        if lock is None:
+            raise refusal(
+                "output_dir",
+                str(self.sweep.folder),
+                "one search at a time in a folder",
+                f"Left to {runs.holder(self.sweep.folder / FOLDER)}: wait, or give that one more "
+                "--processes.",
+            )
+        try:
+            self._queue_again()
+            missing: dict[str, str] = {}
+            while (ended := self._ended()) < trials:
+                count = min(at_once, trials - ended)
+                asked = [self._ask(ended + i) for i in range(count)]
+                for i, (_, setting) in enumerate(asked):
+                    say(f"Trial {ended + i + 1} of {trials}: {setting}")
+                settings = {setting.name: setting for _, setting in asked}
+                cells = self.sweep.cells(list(settings.values()), plain=False)
+                missing |= execute(cells)
+                for trial, setting in asked:
+                    self._tell(trial.number, [c for c in cells if c.arm == setting.name])
+            return missing
+        finally:
+            os.close(lock)
+
+    def _name(self) -> str:
+        """Of what decides the trials' values, so that another search is another study."""
+        sweep = self.sweep
+        parts = {flag: repr(values) for flag, values in self._choices.items()}
+        common = sorted(" ".join(group) for group in grouped(sweep.common))
+        told = [sweep.script.family, common, parts, list(sweep.seeds), self.metric]
+        return f"{sweep.variant}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]}"
+
+    def _ended(self) -> int:
+        """Trials that have ended, repeated ones once."""
+        repeated = self._repeated()
+        states = self._optuna.trial.TrialState
+        return sum(
+            t.number not in repeated and t.state in (states.COMPLETE, states.FAIL)
+            for t in self._study.trials
+        )
+
+    def _repeated(self) -> set[int]:
+        return {t.user_attrs[AGAIN] for t in self._study.trials if AGAIN in t.user_attrs}
+
+    def _queue_again(self) -> None:
+        """Of trials that were killed or failed, those with runs to do."""
+        states = self._optuna.trial.TrialState
+        for trial in self._study.trials:
+            if trial.state == states.RUNNING:
+                self._study.tell(trial.number, state=states.FAIL)
+            elif trial.state != states.FAIL or self._is_done(trial):
+                continue
+            if trial.number not in self._repeated():
+                self._study.enqueue_trial(trial.params, user_attrs={AGAIN: trial.number})
+
+    def _is_done(self, trial: Any) -> bool:
+        if not self._is_whole(trial):
+            return False
+        cells = self.sweep.cells([self._setting(trial.params)], plain=False)
+        return all(cell.run.is_done() for cell in cells)
+
+    def _is_whole(self, trial: Any) -> bool:
+        """Whether it has begun, and all its flags were drawn before it was killed."""
+        return set(trial.params) == set(self._choices)
+
+    def _ask(self, position: int) -> tuple[Any, Setting]:
+        # Seeded for each trial: a search that was stopped goes on as if it had not been.
+        (seed,) = np.random.SeedSequence([self.sweep.seeds[0], position]).generate_state(1)
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=int(seed))
+        trial = self._study.ask()
+        for flag, choices in self._choices.items():
+            _suggest(trial, flag, choices, self._kinds[flag])
+        return trial, self._setting(trial.params)
+
+    def _tell(self, number: int, cells: Sequence[Cell]) -> None:
+        values = []
+        for cell in cells:
+            if cell.run.is_done():
+                found = cell.run.results()
+                values.append(found.get(metric_name(self.metric, cell, found)))
+        if len(values) < len(cells) or None in values:
+            self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self._study.tell(number, fmean(values))
+
+    def _setting(self, params: Mapping[str, Any]) -> Setting:
+        values = {}
+        for flag, choices in self._choices.items():
+            value = params[flag]
+            if not isinstance(choices, Range):
+                value = json.loads(value)
+            elif self._kinds[flag] is float:
+                value = float(f"{value:.{DIGITS}g}")
+            values[flag] = value
+        return Setting(values)
+
+
+def _suggest(trial: Any, flag: str, choices: list[Any] | Range, kind: Any) -> None:
+    if not isinstance(choices, Range):
+        trial.suggest_categorical(flag, [json.dumps(value) for value in choices])
+    elif kind is int:
+        step = choices.step or 1
+        trial.suggest_int(flag, choices.low, choices.high, log=choices.log, step=step)
+    else:
+        trial.suggest_float(flag, choices.low, choices.high, log=choices.log, step=choices.step)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise refusal(
+            "method", "optuna", "grid, or optuna where it is installed", "Run: pip install optuna"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

@@ -1,0 +1,246 @@
+"""Sweeps by grid: spaces, runs with a stand-in for the script, tables, refusals, a real one."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+import glue_stand_in
+import pytest
+import tiny_task
+from glue_stand_in import argv, calls, report
+
+import tasks
+from finetune import compare, sweep
+from finetune.comparison.scripts import Script
+from finetune.sweeping import space
+from finetune.sweeping.space import Range, Setting
+
+GLUE = Script(Path(sweep.__file__).with_name("glue.py"))
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    return glue_stand_in.save(tmp_path)
+
+
+def test_a_grid_is_run_once_beside_plain_attention(fake: Path) -> None:
+    assert sweep.main(argv(fake, "order: [4, 5, 7]")) == 0
+    names = ["none", "order-4", "order-5", "order-7"]
+    assert calls(fake) == [f"{name} {seed}" for seed in (0, 1) for name in names]
+    found = report(fake)
+    assert found["plain"]["mean"] == pytest.approx(0.505)
+    means = {s["flags"]["order"]: s["mean"] for s in found["settings"]}
+    assert means == pytest.approx({4: 0.595, 5: 0.605, 7: 0.565})
+    five = found["settings"][1]
+    assert five["values"] == pytest.approx({"0": 0.6, "1": 0.61})
+    assert (five["least"], five["greatest"]) == pytest.approx((0.6, 0.61))
+    assert five["standard_deviation"] == pytest.approx(0.01 / math.sqrt(2))
+    assert five["paired"]["mean"] == pytest.approx(0.1)
+    assert (found["best"]["setting"], found["best"]["settings_tried"]) == ("order-5", 3)
+    # The stand-in's seed adds the same to all, so no luck is left over.
+    assert found["best"]["optimism"] == pytest.approx(0, abs=1e-12)
+    for kind in ("png", "svg"):
+        assert (fake / f"out/sweep.{kind}").stat().st_size > 1000
+    before = calls(fake)
+    assert sweep.main(argv(fake, "order: [4, 5, 7]")) == 0
+    assert calls(fake) == before
+
+
+def test_more_values_and_seeds_run_only_what_is_new(fake: Path) -> None:
+    sweep.main(argv(fake, "order: [4, 5]"))
+    before = len(calls(fake))
+    sweep.main(argv(fake, "order: [5, 6]", "--seeds", "3", "--no_baseline"))
+    assert calls(fake)[before:] == ["order-6 0", "order-6 1", "order-5 2", "order-6 2"]
+    found = report(fake)
+    assert found["plain"] is None
+    assert all(setting["paired"] is None for setting in found["settings"])
+    assert "difference" not in (fake / "out/sweep.txt").read_text().splitlines()[0]
+
+
+def test_what_failed_is_missing_and_then_run_again(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (fake / "out").mkdir()
+    (fake / "out/stop").touch()
+    assert sweep.main(argv(fake, "order: [4, 5]")) == 1
+    shown = capsys.readouterr().out
+    assert "cola, order-4: without seed 0, 1 (failed)." in shown
+    assert "No setting has a value of every seed yet" in shown
+    (fake / "out/stop").unlink()
+    before = len(calls(fake))
+    assert sweep.main(argv(fake, "order: [4, 5]")) == 0
+    assert len(calls(fake)) == before + 4
+
+
+def test_the_report_alone_and_the_commands_alone(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.main(argv(fake, "order: [4, 5]", "--dry_run")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert shlex.split(lines[1])[1:6] == [
+        *(str(fake / "glue.py"), "--task_name", "cola", "--model_name_or_path", "m"),
+    ]
+    assert sweep.main(argv(fake, "order: [4, 5]", "--report_only")) == 1
+    assert "No run has ended" in capsys.readouterr().out
+    assert not (fake / "out").exists()
+
+
+def test_the_best_is_named_with_a_warning_and_a_command_that_works(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space_text = "{order: [4, 5], w_0: [-0.02, 0.02]}"
+    sweep.main(argv(fake, space_text, "--filter_learning_rate", "0.1"))
+    text = (fake / "out/sweep.txt").read_text()
+    assert "Best of 4: order 5, w_0 0.02; matthews correlation 0.6050, +0.1000 to none" in text
+    assert "It was chosen among 4 by these rows and seeds, so its number is optimistic" in text
+    words = shlex.split(report(fake)["best"]["confirm"])
+    assert words[:2] == ["python", str(fake / "compare.py")]
+    capsys.readouterr()
+    assert compare.main([*words[2:], "--dry_run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 16
+    assert {re.search(r"--seed (\d+)", line)[1] for line in lines} == set("23456789")
+    assert sum("--order 5 --w_0 0.02" in line and "gfsa" in line for line in lines) == 8
+    assert f"--output_dir {fake}/out-confirm/cola/order-5_w_0-0.02/seed-2" in lines[1]
+
+
+def test_tables_have_a_row_a_setting(fake: Path) -> None:
+    sweep.main(argv(fake, "layers: [null, [0, -1]]", "--seeds", "4"))
+    head, _, plain, first, second, *_ = (fake / "out/sweep.txt").read_text().splitlines()
+    ends = ["difference to none", "95 % interval"]
+    assert re.split("  +", head) == ["layers", "seeds", "mean", "sd", "min", "max", *ends]
+    assert re.split("  +", plain)[:2] == ["none", "4"]
+    assert re.split("  +", first)[0] == "default"
+    # The difference is the same for every seed: 0.1 - 0.04, order being 3 by default.
+    assert re.split("  +", second)[-2:] == ["+0.060", "+0.060 to +0.060"]
+    assert re.split("  +", second)[0] == "0 -1"
+    pipes = (fake / "out/sweep.md").read_text().splitlines()
+    assert [line.count("|") for line in pipes[:5]] == [9] * 5
+    latex = (fake / "out/sweep.tex").read_text()
+    assert latex.count(r"\\") == 4
+    assert r"\begin{tabular}{lrrrrrrr}" in latex
+
+
+def test_a_flag_that_plain_attention_has_too_is_pointed_out(fake: Path) -> None:
+    sweep.main(argv(fake, "learning_rate: [1e-5, 2e-5]", "--no_baseline"))
+    assert "--variant none as well" not in (fake / "out/sweep.txt").read_text()
+    sweep.main(argv(fake, "learning_rate: [1e-5, 2e-5]"))
+    assert "learning_rate: plain attention has it too" in (fake / "out/sweep.txt").read_text()
+
+
+def test_plain_attention_can_be_swept(fake: Path) -> None:
+    words = argv(fake, "learning_rate: [1e-5, 2e-5]")
+    words[words.index("gfsa")] = "none"
+    assert sweep.main(words) == 0
+    assert {line.split()[0] for line in calls(fake)} == {
+        "learning_rate-1e-05",
+        "learning_rate-2e-05",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "message"),
+    [
+        ("ordr: [2]", (), r"flag ordr is \[2\]; allowed: trainable, layers, order.*mean order"),
+        ("p: [2.0]", (), r"flag p is \[2.0\]; allowed: with variant plat. Variant gfsa has .*w_0"),
+        ("seed: [1, 2]", (), r"flag seed is \[1, 2\]; allowed: "),
+        ("order: []", (), r"order is \[\]; allowed: one or more values"),
+        ("w_0: [0, 0.0]", (), r"w_0 is \[0, 0.0\]; allowed: one or more values that differ"),
+        ("order: {low: 2, high: 10}", (), r"range, 2 to 10.*--method optuna --trials"),
+        ("order: {low: 2.5, high: 9}", (), r"allowed: low below high.*whole ones for this flag"),
+        ("w_0: {low: 1, high: -1}", (), r"w_0 is .*allowed: low below high"),
+        ("w_0: {low: 0, high: 1, log: true}", (), r"log: true \(above 0\)"),
+        ("w_0: {min: 0, max: 1}", (), r"w_0 is \{'min'.*Write \{low: 1, high: 2\}"),
+        ("trainable: {low: 0, high: 1}", (), r"of a flag that takes numbers"),
+        ("order", (), r"space is 'order'; allowed: `flag: \[value, ...\]`"),
+        ("order: [2", (), r"space is 'order: \[2'; allowed: YAML"),
+        ("missing.yaml", (), r"an existing file, like finetune/spaces/filter-learning-rate.yaml"),
+        ("order: [2]", ("--order", "3"), r"--order is 'given, and swept'"),
+        ("order: [0]", (), r"Arm order-0: order is 0"),
+        ("order: [a]", (), r"Arm order-a: .*does not take the flags"),
+        ("[{order: [2]}, {order: 2, w_0: 0}]", (), r"order-2 and order-2_w_0-0.0.*same run"),
+        ("order: [2]", ("--seeds", "0"), r"seeds is 0; allowed: a number of at least 1"),
+        ("order: [2]", ("--seed", "0"), r"--seed is 'given'"),
+        ("order: [2]", ("--trials", "3"), r"trials is 3; allowed: a number with method optuna"),
+        ("order: [2]", ("--method", "optuna"), r"trials is None; allowed: a number with method"),
+        ("order: [2]", ("--variant", "gfas"), r"variant is 'gfas'; allowed: gfsa, .*none"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(
+    fake: Path, text: str, others: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        sweep.main(argv(fake, text, *others))
+    assert not (fake / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "words"),
+    [
+        ({"order": 4, "w_0": -0.01}, "order-4_w_0--0.01", "--order 4 --w_0 -0.01"),
+        ({"p": [1.5, 2.5]}, "p-1.5+2.5", "--p 1.5 2.5"),
+        ({"layers": None, "order": 2}, "layers-default_order-2", "--order 2"),
+        ({"trainable": []}, "trainable-none", "--trainable none"),
+        ({"tokenizer_name": "a/b c"}, "tokenizer_name-a-b-c", "--tokenizer_name a/b c"),
+        ({"pad_to_max_length": True}, "pad_to_max_length-true", "--pad_to_max_length true"),
+    ],
+)
+def test_a_settings_folder_and_flags(values: dict, name: str, words: str) -> None:
+    setting = Setting(values)
+    assert setting.name == name
+    assert " ".join(setting.flags()) == words
+    assert setting.arm("gfsa").flags == ("--variant", "gfsa", *setting.flags())
+
+
+def test_long_names_are_cut_and_still_differ() -> None:
+    names = [Setting({"layers": list(range(60)), "order": order}).name for order in (2, 3)]
+    assert [len(name) for name in names] == [space.LONGEST] * 2
+    assert names[0][:-8] == names[1][:-8]
+    assert names[0] != names[1]
+
+
+def test_spaces_are_read_by_the_flags_types() -> None:
+    text = "{filter_learning_rate: {low: 1e-4, high: 1e-1, log: true}, order: {low: 2, high: 9}}"
+    (part,) = space.read(text, GLUE, "gfsa").parts
+    assert part["filter_learning_rate"] == Range(1e-4, 1e-1, log=True)
+    assert part["order"] == Range(2, 9)
+    assert type(part["order"].low) is int
+    found = space.read("[{w_0: [0, 1e-3]}, {trainable: [w_0, [w_0, w_K]]}]", GLUE, "gfsa")
+    assert [setting.values for setting in found.grid()] == [
+        *({"w_0": 0.0}, {"w_0": 0.001}, {"trainable": "w_0"}, {"trainable": ["w_0", "w_K"]}),
+    ]
+    assert found.flags == ["w_0", "trainable"]
+
+
+@pytest.mark.parametrize("path", sorted(space.SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_spaces_are_taken_by_the_script(path: Path, tmp_path: Path) -> None:
+    first = path.stem.partition("-")[0]
+    variant = first if first in ("gfsa", "plat", "laplacian") else "gfsa"
+    assert f"--variant {variant} " in path.read_text()
+    words = argv(tmp_path, str(path), "--dry_run")
+    words[words.index("gfsa")] = variant
+    words[1] = str(GLUE.path)
+    assert sweep.main(words) == 0
+
+
+def test_a_real_sweep_beside_plain_attention(tmp_path: Path) -> None:
+    """A - step I with step 0 is plain attention, with a step of 3 something else."""
+    tiny_task.save_data(tasks.get("cola"), tmp_path / "data", held_out=20)
+    tiny_task.save_bert(tmp_path / "bert")
+    words = ["--script", str(GLUE.path), "--output_dir", str(tmp_path / "out"), "--seeds", "1"]
+    words += ["--variant", "laplacian", "--space", "step: [0, 3]", "--metric", "loss"]
+    words += ["--task_name", "cola", "--dataset_name", str(tmp_path / "data")]
+    words += ["--model_name_or_path", str(tmp_path / "bert"), "--learning_rate", "0.02"]
+    assert sweep.main([*words, "--max_length", "32", "--num_train_epochs", "2"]) == 0
+    found = report(tmp_path)
+    plain = found["plain"]["values"]["0"]
+    still, moved = (setting["values"]["0"] for setting in found["settings"])
+    assert (found["metric"], found["greater_is_better"]) == ("eval_loss", False)
+    assert still == pytest.approx(plain, abs=1e-6)
+    assert abs(moved - plain) > 1e-5
+    assert found["best"]["setting"] == ("step-0.0" if still < moved else "step-3.0")
+    assert not list((tmp_path / "out").rglob("*.safetensors"))

@@ -11,6 +11,7 @@ on where it was. What the page rests on is kept beside it, in docs/evidence/.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,11 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "evidence")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     parser.add_argument("--report_only", action="store_true", help="Run nothing.")
-    given = parser.parse_args(argv, argparse.Namespace(root=ROOT))
+    given = parser.parse_args(argv)
+    for name in ("glue", "ptb", "bert", "runs", "docs"):
+        setattr(given, name, _absolute(getattr(given, name)))
     missing = 0
     for study in rows:
         if study.name in given.studies:
-            missing |= compare.main(words(study, given))
+            with contextlib.chdir(ROOT):
+                missing |= compare.main(words(study, given))
             kept = complete_seed(study, given.runs) if study.texts else None
             if kept is not None:
                 start = study.start and study.start.format(**vars(given))
@@ -106,6 +110,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 depth.look(study.name, start, kept, texts, given.docs / "evidence")
     evidence_page.write(rows, given.runs, given.docs)
     return missing
+
+
+def _absolute(name: str | Path) -> str | Path:
+    """A hub id stays what it is; a path is one from anywhere."""
+    path = Path(name)
+    return (
+        path.resolve() if isinstance(name, Path) else str(path.resolve() if path.exists() else name)
+    )
 
 
 if __name__ == "__main__":

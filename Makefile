@@ -14,8 +14,10 @@ demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
 
 bench: $(READY)
-	$(BIN)/python benchmarks/attention.py --lengths 128 512 1024
-	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/attention.py --lengths 128 256 512 1024 2048 --memory \
+		--output runs/bench/attention.json
+	$(BIN)/python benchmarks/decode.py --output runs/bench/decode.json
+	$(BIN)/python benchmarks/imports.py --rounds 3 --output runs/bench/imports.json
 
 test: lint
 	$(BIN)/python -m pytest -n 2

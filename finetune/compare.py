@@ -16,6 +16,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from finetune.comparison import arms, command_line, examples, grid, pool, report
 from finetune.comparison.grid import Cell
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pool.check(wanted)
     launcher = shlex.split(given.launcher)
     if given.dry_run:
+        announce(cells, file=sys.stderr)
         print(*(shlex.join(run.command(launcher)) for run in wanted), sep="\n")
         return 0
     missing = {run.name: "not run" for run in wanted if not run.is_done()}
@@ -64,7 +66,7 @@ def planned(given: argparse.Namespace, common: Sequence[str]) -> list[Cell]:
     return grid.plan(script, chosen, seeds, given.task_names, common, given.output_dir)
 
 
-def announce(cells: Sequence[Cell]) -> None:
+def announce(cells: Sequence[Cell], file: TextIO | None = None) -> None:
     """What will be run, and what it will not be able to show."""
     names, tasks, seeds = (
         list(dict.fromkeys(getattr(cell, name) for cell in cells))
@@ -74,10 +76,11 @@ def announce(cells: Sequence[Cell]) -> None:
         f"{len(cells)} runs: {', '.join(tasks)}; {', '.join(names[1:])} against {names[0]}; "
         f"seeds {seeds[0]} to {seeds[-1]}",
         flush=True,
+        file=file,
     )
     warning = limits(len(seeds), len(tasks) * (len(names) - 1))
     if warning is not None:
-        print(f"Before you wait: {warning}", flush=True)
+        print(f"Before you wait: {warning}", flush=True, file=file)
 
 
 def compare_examples(given: argparse.Namespace) -> int:

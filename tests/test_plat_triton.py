@@ -79,7 +79,7 @@ def check(tensors, mask, causal, dtype=torch.float32, slack=4.0, **settings) -> 
 
 
 @pytest.mark.parametrize("kind", ["none", "causal", "left", "right", "full", "additive"])
-@pytest.mark.parametrize(("length", "block"), [(37, (16, 16)), (67, (16, 32)), (50, (32, 16))])
+@pytest.mark.parametrize(("length", "block"), [(37, (16, 16)), (45, (16, 32)), (41, (32, 16))])
 def test_forward_and_every_gradient(kind: str, length: int, block: tuple[int, int]) -> None:
     torch.manual_seed(length)
     tensors = [*states(2, length, 32), exponents(2)]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -94,8 +93,4 @@ def compare_examples(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("Stopped. The same command goes on from here.")
+    command_line.exit_with(main)

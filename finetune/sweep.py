@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finetune.arguments import NO_VARIANT
 from finetune.comparison import pool
+from finetune.comparison.command_line import exit_with
 from finetune.comparison.grid import Cell
 from finetune.comparison.results import greater_is_better, main_metric, shown
 from finetune.comparison.scripts import Script
@@ -138,8 +138,4 @@ def announce(sweep: Sweep, given: argparse.Namespace, cells: Sequence[Cell]) -> 
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("Stopped. The same command goes on from here.")
+    exit_with(main)

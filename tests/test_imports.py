@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from tiny import MODELS
 
 import hf_graphattn as ga
 
@@ -103,19 +102,12 @@ IMPORTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("patched")
-    ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(w_K=0.2)).save_pretrained(path)
-    return path
-
-
 @pytest.mark.parametrize("order", IMPORTS)
 def test_the_import_is_enough_for_plain_loading_to_be_refused_in_our_words(
-    order: str, folder: Path
+    order: str, patched_folder: Path
 ) -> None:
     """Whichever comes first; no other line of ours runs. The import hook leaves nothing behind."""
-    assert run(f"import sys, torch\n{IMPORTS[order]}\n{REFUSED}", folder) == ["refused"]
+    assert run(f"import sys, torch\n{IMPORTS[order]}\n{REFUSED}", patched_folder) == ["refused"]
 
 
 def test_an_import_of_transformers_that_fails_may_be_tried_again() -> None:

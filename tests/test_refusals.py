@@ -47,13 +47,6 @@ def untouched(model: PreTrainedModel) -> Iterator[None]:
     assert torch.equal(model(**batch).logits, logits)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("patched")
-    ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(w_K=0.2)).save_pretrained(path)
-    return path
-
-
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_bad_arguments_are_refused_and_the_model_is_untouched(name: str) -> None:
     model, row = MODELS["BERT"](), ARGUMENTS[name]
@@ -64,8 +57,8 @@ def test_bad_arguments_are_refused_and_the_model_is_untouched(name: str) -> None
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_bad_folders_are_refused(name: str, folder: Path, tmp_path: Path) -> None:
-    for file in folder.iterdir():
+def test_bad_folders_are_refused(name: str, patched_folder: Path, tmp_path: Path) -> None:
+    for file in patched_folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     assert ga.is_patched(ga.from_pretrained(tmp_path))
     FOLDERS[name].edit(tmp_path)
@@ -73,9 +66,9 @@ def test_bad_folders_are_refused(name: str, folder: Path, tmp_path: Path) -> Non
         ga.from_pretrained(tmp_path)
 
 
-def test_the_loader_has_its_own_attention_implementation(folder: Path) -> None:
+def test_the_loader_has_its_own_attention_implementation(patched_folder: Path) -> None:
     with refused("attn_implementation", "'sdpa'", "backend"):
-        ga.from_pretrained(folder, attn_implementation="sdpa")
+        ga.from_pretrained(patched_folder, attn_implementation="sdpa")
 
 
 @pytest.mark.parametrize("architecture", MODELS)
@@ -127,8 +120,10 @@ def test_another_attention_implementation_never_drops_the_filter(
     torch.testing.assert_close(model(**batch).logits, filtered, atol=1e-4, rtol=1e-4)
 
 
-def test_plain_loading_of_a_patched_folder_raises_at_the_first_forward(folder: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
+def test_plain_loading_of_a_patched_folder_raises_at_the_first_forward(
+    patched_folder: Path,
+) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(patched_folder)
     with refused("without its filters", "hf_graphattn.from_pretrained"):
         model(**inputs(model))
 
@@ -145,12 +140,12 @@ except ValueError as error:
 """
 
 
-def test_plain_transformers_refuses_the_folder(folder: Path) -> None:
+def test_plain_transformers_refuses_the_folder(patched_folder: Path) -> None:
     """In a process that never imports hf_graphattn."""
-    command = [sys.executable, "-c", PLAIN_TRANSFORMERS, str(folder)]
+    command = [sys.executable, "-c", PLAIN_TRANSFORMERS, str(patched_folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
 
 
-def test_the_damaged_tensor_is_one_that_the_model_has(folder: Path) -> None:
-    assert FILTER in ga.from_pretrained(folder).state_dict()
+def test_the_damaged_tensor_is_one_that_the_model_has(patched_folder: Path) -> None:
+    assert FILTER in ga.from_pretrained(patched_folder).state_dict()

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
+
+
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Call a script's main; stopped by Ctrl-C or SIGTERM, it says how it goes on."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Stopped. The same command goes on from here.")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """What `parse_known_args` is called on."""
-    made = argparse.ArgumentParser(
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
+    made = empty_parser(description)
     _add_grid(made.add_argument_group("what is compared"))
     add_running(made.add_argument_group("how it is run"))
     report = made.add_argument_group("what is reported")
@@ -25,6 +33,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         metavar="RUN",
         help="Compare the predictions of two runs' folders, example by example, instead.",
     )
+    return made
+
+
+def empty_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser that leaves unknown flags whole, with the folder that every such script writes."""
+    made = argparse.ArgumentParser(
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
     return made
 
 

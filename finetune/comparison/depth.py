@@ -32,17 +32,17 @@ def look(
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))
     before = _fresh(first) if start is None else AutoModel.from_pretrained(start)
-    found = {"before": _diagnosis(before, first, texts)}
-    for arm, path in runs.items():
-        found[arm] = _diagnosis(load(str(path))[0], path, texts)
+    loaded = {arm: load(str(path)) for arm, path in runs.items()}
+    tokenizer = next(iter(loaded.values()))[1]
+    models = {"before": (before, tokenizer), **loaded}
+    found = {arm: _diagnosis(*pair, texts) for arm, pair in models.items()}
     drawn = figures(found)
     for figure in FIGURES:
         drawn[figure].savefig(folder / f"{name}-{figure}.png", dpi=110)
     write_json(folder / f"{name}-depth.json", _numbers(found, first.name))
 
 
-def _diagnosis(model: PreTrainedModel, path: Path, texts: Sequence[str]) -> Diagnosis:
-    tokenizer = load(str(path))[1]
+def _diagnosis(model: PreTrainedModel, tokenizer: Any, texts: Sequence[str]) -> Diagnosis:
     ids = token_ids(tokenizer, list(texts), LENGTH, len(texts))
     return diagnose(model, batches(model, tokenizer, ids, BATCH), max_sequences=len(texts))
 

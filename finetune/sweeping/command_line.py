@@ -5,19 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from finetune.comparison.command_line import add_report, add_running
+from finetune.comparison.command_line import add_report, add_running, empty_parser
 
 GRID, OPTUNA = "grid", "optuna"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """What `parse_known_args` is called on."""
-    made = argparse.ArgumentParser(
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
+    made = empty_parser(description)
     _add_sweep(made.add_argument_group("what is swept"))
     add_running(made.add_argument_group("how it is run"))
     add_report(made.add_argument_group("what is reported"))

@@ -6,6 +6,7 @@ On CUDA, or, for tests, in Triton's interpreter. Importing this file needs neith
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -62,6 +63,11 @@ class TritonAttention(Attention):
 @torch.compiler.assume_constant_result
 def _missing() -> str | None:
     """Why the kernels cannot run on this machine; None where they can."""
+    return _looked_up()
+
+
+@cache  # "auto" asks at every call of every layer
+def _looked_up() -> str | None:
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
     if interpreted():

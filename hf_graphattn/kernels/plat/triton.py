@@ -74,25 +74,21 @@ def _kernels() -> Any:
     return triton_kernels
 
 
-@torch.library.custom_op("hf_graphattn::plat_forward", mutates_args=())
-def _forward(
-    query: Tensor,
-    key: Tensor,
-    every: Tensor,
-    rows: Tensor,
-    mask: Tensor | None,
-    p: Tensor,
-    seed: Tensor,
-    causal: bool,
-    scaling: float,
-    dropout: float,
-    eps: float,
-    row_block: int,
-    key_block: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+# What both operators take, in `_Call`'s order.
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor every, Tensor rows, Tensor? mask, Tensor p, Tensor seed, "
+    "bool causal, float scaling, float dropout, float eps, int row_block, int key_block"
+)
+
+
+@torch.library.custom_op(
+    "hf_graphattn::plat_forward",
+    mutates_args=(),
+    schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+)
+def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Output, and each row's greatest score and 1 / denominator, (B, H, Nq)."""
-    call = _Call(query, key, every, rows, mask, p, seed, causal, scaling, dropout, eps,
-                 row_block, key_block)  # fmt: skip
+    call = _Call(query, *rest)
     out, top, norm = _empty_forward(query)
     call.launch(_kernels().rows_forward, call.row_grid, (out, top, norm))
     return out, top, norm
@@ -103,30 +99,18 @@ def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return _empty_forward(query)
 
 
-@torch.library.custom_op("hf_graphattn::plat_backward", mutates_args=())
+@torch.library.custom_op(
+    "hf_graphattn::plat_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor out, Tensor top, Tensor norm, {ARGUMENTS}, bool mask_gradient) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 def _backward(
-    grad: Tensor,
-    out: Tensor,
-    top: Tensor,
-    norm: Tensor,
-    query: Tensor,
-    key: Tensor,
-    every: Tensor,
-    rows: Tensor,
-    mask: Tensor | None,
-    p: Tensor,
-    seed: Tensor,
-    causal: bool,
-    scaling: float,
-    dropout: float,
-    eps: float,
-    row_block: int,
-    key_block: int,
-    mask_gradient: bool,
+    grad: Tensor, out: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, every, rows, of p by row (B, H, Nq), and dScores or nothing."""
-    call = _Call(query, key, every, rows, mask, p, seed, causal, scaling, dropout, eps,
-                 row_block, key_block)  # fmt: skip
+    *others, mask_gradient = rest
+    call = _Call(query, key, *others)
     grad = _narrow(grad.to(query.dtype))
     dq, dk, dv, dx, dp, ds = _empty_backward(query, key, mask_gradient)
     delta = (grad.float() * out).sum(-1).contiguous()

@@ -19,7 +19,6 @@ import torch
 
 KEPT_LIMIT = 2048  # forms that keep N x N matrices are not run beyond, in time or in memory
 LONG = 8192  # from here one round: a call takes seconds to minutes, and moves little
-WARM_UP = 64  # a first call of this length loads what a first call loads
 
 
 def call(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callable[[], None]:
@@ -36,12 +35,6 @@ def call(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callab
     return run
 
 
-def warm(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callable[[], None]:
-    """The same after a short call."""
-    call(form, WARM_UP, arguments)()
-    return call(form, length, arguments)
-
-
 def names(length: int, arguments: argparse.Namespace) -> list[str]:
     """The forms that are run at this length, plain first."""
     return [
@@ -56,7 +49,7 @@ def memory(arguments: argparse.Namespace) -> dict[int, dict[str, int]]:
     return {
         length: {
             name: measure.peak_memory(
-                partial(warm, forms.FORMS[name], length, arguments), arguments.device
+                partial(call, forms.FORMS[name], length, arguments), arguments.device
             )
             for name in names(length, arguments)
         }

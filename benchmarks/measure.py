@@ -7,6 +7,7 @@ one round.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -70,9 +71,9 @@ def interleaved(
 def peak_memory(case: Callable[[], Callable[[], object]], device: str = "cpu") -> int:
     """Bytes that one call of ``case()`` needs at its height beyond what its arguments hold.
 
-    On a CPU, in a child process (Linux): its resident memory after a first call has loaded what a
-    first call loads, so the figure is for large cases, to a megabyte or two. No earlier call in
-    this process may have started torch's threads.
+    On a CPU, in a child process (Linux, glibc): what a second call adds to its resident memory,
+    the first having loaded what a first call loads and its freed memory been handed back. No
+    earlier call in this process may have started torch's threads.
     """
     if device == "cuda":
         return _peak_on_gpu(case())
@@ -101,7 +102,9 @@ def _peak_on_gpu(call: Callable[[], object]) -> int:
 
 def _peak_of_child(case: Callable[[], Callable[[], object]], sender: Connection) -> None:
     call = case()
+    call()
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the first call freed would serve the second
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before = _resident("VmRSS")
     call()

@@ -44,7 +44,7 @@ def test_attention_writes_a_table_its_numbers_and_a_plot(tmp_path: Path) -> None
 
 
 def test_peak_memory_is_what_a_call_needs() -> None:
-    """In a process that has started no threads: a matrix of 64 MB is seen, to a few."""
+    """In a process that has started no threads: a matrix of 64 MB is seen, to one."""
     script = "import measure, torch\n"
     script += "case = lambda: (lambda: torch.ones(4096, 4096).sum())\n"
     script += "print(measure.peak_memory(case))"
@@ -52,7 +52,7 @@ def test_peak_memory_is_what_a_call_needs() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=BENCHMARKS
     )
     assert done.returncode == 0, done.stderr
-    assert abs(int(done.stdout) - 2**26) < 2**23
+    assert abs(int(done.stdout) - 2**26) < 2**20
 
 
 def test_the_gpu_script_says_what_it_would_run_and_measures_nothing_without_one() -> None:

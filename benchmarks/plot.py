@@ -12,14 +12,16 @@ from typing import Any
 
 import forms
 
-# Colours that the colour-blind tell apart (Okabe and Ito).
+from hf_graphattn.diagnostics.drawing import COLOURS
+
+BLUE, VERMILION, GREEN, _, ORANGE, SKY_BLUE, BLACK = COLOURS
 STYLES = {
-    "plain": ("#000000", "plain (fused)"),
-    "gfsa": ("#0072B2", "GFSA"),
-    "laplacian": ("#009E73", "A - I"),
-    "plat": ("#D55E00", "p-LaT"),
-    "published gfsa": ("#56B4E9", "GFSA as published"),
-    "published plat": ("#E69F00", "p-LaT as published"),
+    "plain": (BLACK, "plain (fused)"),
+    "gfsa": (BLUE, "GFSA"),
+    "laplacian": (GREEN, "A - I"),
+    "plat": (VERMILION, "p-LaT"),
+    "published gfsa": (SKY_BLUE, "GFSA as published"),
+    "published plat": (ORANGE, "p-LaT as published"),
 }
 FLOORS = {"gfsa": 2.0, "plat": 11 / 7}  # in plain passes: two, and 11 matrix products for 7
 

@@ -1,11 +1,12 @@
-"""docs/evidence.md: every comparison that it shows, run, and written down.
+"""docs/evidence.md: every comparison and sweep that it shows, run, and written down.
 
     python finetune/evidence.py --glue data/nyu-mll/glue --ptb data/ptb-text-only/ptb_text_only \\
         --bert models/all-MiniLM-L6-v2
     python finetune/evidence.py --report_only
 
-The studies are the rows of `evidence.yaml`. Each is a call of `compare.py`, so a stopped one goes
-on where it was. What the page rests on is kept beside it, in docs/evidence/.
+The studies are the rows of `evidence.yaml`. Each is a call of `compare.py` or `sweep.py`, so a
+stopped one goes on where it was. What the page rests on is kept beside it, in docs/evidence/; a
+study without runs under --runs keeps what the page says of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import datasets
 import yaml
 
-from finetune import compare
+from finetune import compare, sweep
 from finetune.comparison import depth, evidence_page
 from tasks import demo_lm
 
@@ -28,46 +29,77 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXTS = 32  # of the validation set, for the look inside
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
-    """A row of `evidence.yaml`, which says what each is."""
+    """A row of `evidence.yaml`, which says what each field is."""
 
     name: str
     title: str
     script: str
-    arms: str
-    variants: list[str]
     seeds: int
     flags: str
     paper: str
+    reported: Sequence[Mapping[str, str]] = ()
+
+    def words(self, given: argparse.Namespace) -> list[str]:
+        """What compare.py and sweep.py both take."""
+        call = ["--script", str(ROOT / "finetune" / self.script), "--seeds", str(self.seeds)]
+        call += ["--threads", str(given.threads), "--output_dir", str(given.runs / self.name)]
+        call += ["--report_only"] if given.report_only else []
+        return call + [word.format(**vars(given)) for word in self.flags.split()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Study):
+    """A call of compare.py; with ``texts``, a look inside the models of one seed."""
+
+    arms: str
+    variants: Sequence[str]
     start: str | None = None
     texts: str | None = None
 
+    def run(self, given: argparse.Namespace) -> int:
+        """Run what is not done yet; returns the exit code."""
+        call = ["--arms", str(ROOT / "finetune" / "arms" / f"{self.arms}.yaml")]
+        call += ["--variants", *self.variants, *(["--keep_models"] if self.texts else [])]
+        missing = compare.main(call + self.words(given))
+        kept = complete_seed(self, given.runs) if self.texts else None
+        if kept is not None:
+            start = self.start and self.start.format(**vars(given))
+            texts = read_texts(self, given)
+            depth.look(self.name, start, kept, texts, given.docs / "evidence")
+        return missing
 
-def studies() -> list[Study]:
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity(Study):
+    """A call of sweep.py."""
+
+    variant: str
+    space: str
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Run what is not done yet; returns the exit code."""
+        space = ROOT / "finetune" / "spaces" / f"{self.space}.yaml"
+        return sweep.main(["--variant", self.variant, "--space", str(space), *self.words(given)])
+
+
+def studies() -> list[Comparison | Sensitivity]:
     rows = yaml.safe_load((ROOT / "finetune" / "evidence.yaml").read_text("utf-8"))
-    return [Study(name=name, **row) for name, row in rows.items()]
+    return [
+        (Sensitivity if "space" in row else Comparison)(name=name, **row)
+        for name, row in rows.items()
+    ]
 
 
-def words(study: Study, given: argparse.Namespace) -> list[str]:
-    """The call of compare.py that makes a study."""
-    call = ["--script", str(ROOT / "finetune" / study.script)]
-    call += ["--arms", str(ROOT / "finetune" / "arms" / f"{study.arms}.yaml")]
-    call += ["--variants", *study.variants, "--seeds", str(study.seeds)]
-    call += ["--threads", str(given.threads), "--output_dir", str(given.runs / study.name)]
-    call += ["--keep_models"] if study.texts else []
-    call += ["--report_only"] if given.report_only else []
-    return call + [word.format(**vars(given)) for word in study.flags.split()]
-
-
-def read_texts(study: Study, given: argparse.Namespace) -> Sequence[str]:
+def read_texts(study: Comparison, given: argparse.Namespace) -> Sequence[str]:
     """The first texts of the validation set."""
     if study.texts == "documents":
         return demo_lm.build()["validation"]["text"][:TEXTS]
     return datasets.load_dataset(given.glue, study.texts, split="validation")["sentence"][:TEXTS]
 
 
-def complete_seed(study: Study, runs: Path) -> Mapping[str, Path] | None:
+def complete_seed(study: Comparison, runs: Path) -> Mapping[str, Path] | None:
     """Each arm's run of the first seed whose models were all kept."""
     for seed in range(study.seeds):
         found = {
@@ -81,7 +113,7 @@ def complete_seed(study: Study, runs: Path) -> Mapping[str, Path] | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the studies asked for, and write the page from all that have been run."""
+    """Run the studies asked for, and write the page."""
     rows = studies()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -102,12 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for study in rows:
         if study.name in given.studies:
             with contextlib.chdir(ROOT):
-                missing |= compare.main(words(study, given))
-            kept = complete_seed(study, given.runs) if study.texts else None
-            if kept is not None:
-                start = study.start and study.start.format(**vars(given))
-                texts = read_texts(study, given)
-                depth.look(study.name, start, kept, texts, given.docs / "evidence")
+                missing |= study.run(given)
     evidence_page.write(rows, given.runs, given.docs)
     return missing
 

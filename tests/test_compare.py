@@ -312,8 +312,9 @@ def test_the_page_of_evidence_shows_the_table_and_no_path_of_the_machine(
 ) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "study").symlink_to(compared / "out")
-    study = SimpleNamespace(name="study", title="A study", paper="Another setting.")
-    missing = SimpleNamespace(name="missing", title="Not run", paper="")
+    row = {"paper": "GFSA", "setting": "larger", "figure": "1.0"}
+    study = SimpleNamespace(name="study", title="A study", paper="Another setting.", reported=[row])
+    missing = SimpleNamespace(name="missing", title="Not run", paper="", reported=[])
     page = evidence_page.write([study, missing], tmp_path / "runs", tmp_path / "docs")
     text = page.read_text("utf-8")
     table = (compared / "out" / "comparison.md").read_text("utf-8").split("\n\n")[0]

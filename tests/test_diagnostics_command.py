@@ -127,6 +127,7 @@ def test_the_current_folder_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path
     [
         (["--model", "{none}"], "there is no such folder"),
         (["--model", "{folder}"], "it has no config.json"),
+        (["--model", "{adapter}"], r"a PEFT adapter alone: .*load_peft, .*merge_and_unload"),
         (["--model", "{bert}", "--model", "{bert}"], "allowed: each model once"),
         (["--model", "{bert}", "--text", "{none}"], "--text is .*readable UTF-8 file"),
         (["--model", "{bert}", "--text", "{empty}"], "this one is empty"),
@@ -142,7 +143,10 @@ def test_the_command_says_what_it_cannot_use(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "empty.txt").write_text(" \n\n")
-    places = {"none": tmp_path / "none", "folder": tmp_path, "empty": tmp_path / "empty.txt"}
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    places = {"none": tmp_path / "none", "folder": tmp_path}
+    places |= {"empty": tmp_path / "empty.txt", "adapter": tmp_path / "adapter"}
     own = [argument.format(bert=DEMO / "bert", **places) for argument in arguments]
     with pytest.raises(SystemExit) as end:
         main(["--text", str(text_file), *own])

@@ -13,46 +13,84 @@ from finetune.outputs import write_json
 HEAD = """# Evidence: does it help, at the size that fits here?
 
 Written by `python finetune/evidence.py`, from runs that were really done: each study is a call of
-`finetune/compare.py`, and a row of `finetune/evidence.yaml`. Same seeds for all arms: the same data
-order and the same start for a seed, so differences are paired. Numbers of all seeds are in
-`docs/evidence/`. These are small models, little data and few steps: read the tables for what they
-can show, and the papers' sentences for how their setting differs.
+`finetune/compare.py` or `finetune/sweep.py`, and a row of `finetune/evidence.yaml`. Same seeds for
+all arms: the same data order and the same start for a seed, so differences are paired. Numbers of
+all seeds are in `docs/evidence/`. These are small models, little data and few steps: read the
+tables for what they can show, and the papers' rows and sentences for how their setting differs.
 """
 KEPT = ("values", "mean", "standard_deviation", "missing", "paired", "filter_scalars",
         "seconds_per_step", "peak_memory_bytes")  # fmt: skip
 
 
 def write(studies: Sequence[Any], runs: Path, docs: Path) -> Path:
-    """Write ``docs/evidence.md`` and what it shows; studies that were not run are left out.
+    """Write ``docs/evidence.md`` and what it shows.
+
+    A study without runs keeps the section that the page has of it, or has none.
 
     Args:
-        studies: rows of `finetune.evidence.STUDIES`.
-        runs: a folder a study, as compare.py leaves it.
+        studies: what `finetune.evidence.studies` returns.
+        runs: a folder a study, as compare.py or sweep.py leaves it.
         docs: where to write.
     """
-    folder = docs / "evidence"
+    folder, page = docs / "evidence", docs / "evidence.md"
     folder.mkdir(parents=True, exist_ok=True)
-    sections = [_section(study, runs / study.name, folder) for study in studies]
-    page = docs / "evidence.md"
+    before = _sections(page)
+    sections = [
+        _section(study, runs / study.name, folder) or before.get(study.title) for study in studies
+    ]
     page.write_text("\n".join([HEAD, *(s for s in sections if s)]), "utf-8")
     return page
 
 
+def _sections(page: Path) -> dict[str, str]:
+    """The page's sections by their titles."""
+    text = page.read_text("utf-8") if page.is_file() else ""
+    return {
+        part.partition("\n")[0]: f"## {part}".rstrip("\n") + "\n"
+        for part in text.split("\n## ")[1:]
+    }
+
+
 def _section(study: Any, run: Path, folder: Path) -> str | None:
     """One study's section; its numbers and figures are copied to ``folder``."""
-    source = run / "comparison.json"
-    if not source.is_file():
-        return None
-    found = json.loads(source.read_text("utf-8"))
+    for kind, body in (("comparison", _comparison), ("sweep", _sweep)):
+        source = run / f"{kind}.json"
+        if source.is_file():
+            found = json.loads(source.read_text("utf-8"))
+            table, *_ = (run / f"{kind}.md").read_text("utf-8").split("\n\n")
+            lines = [f"## {study.title}", "", table, "", *body(study, run, folder, found)]
+            lines += [*_reported(study), f"The papers: {study.paper}", "", _cost(run, found), ""]
+            return "\n".join([*lines, *_depth(study, folder)])
+    return None
+
+
+def _comparison(study: Any, run: Path, folder: Path, found: Mapping[str, Any]) -> list[str]:
     write_json(folder / f"{study.name}.json", _numbers(found))
     shutil.copy(run / "differences.png", folder / f"{study.name}.png")
-    table, *_ = (run / "comparison.md").read_text("utf-8").split("\n\n")
-    lines = [f"## {study.title}", "", table, ""]
-    lines += [f"- {verdict}" for verdict in found["verdicts"]]
-    lines += ["", f"![Paired differences]({folder.name}/{study.name}.png)", ""]
-    lines += [f"The papers: {study.paper}", "", _cost(run, found), ""]
-    lines += _depth(study, folder)
-    return "\n".join(lines)
+    verdicts = [f"- {verdict}" for verdict in found["verdicts"]]
+    return [*verdicts, "", f"![Paired differences]({folder.name}/{study.name}.png)", ""]
+
+
+def _sweep(study: Any, run: Path, folder: Path, found: Mapping[str, Any]) -> list[str]:
+    kept = {name: value for name, value in found.items() if name not in ("best", "command")}
+    write_json(folder / f"{study.name}.json", kept)
+    shutil.copy(run / "sweep.png", folder / f"{study.name}.png")
+    best, optimism = found["best"], ""
+    if best and best["optimism"] is not None:
+        optimism = (
+            f"; were all {best['settings_tried']} equally good, the best would be expected "
+            f"{best['optimism']:.4f} better than their average, by chance"
+        )
+    said = [f"Best: {best['setting']}{optimism}.", ""] if best else []
+    return [*said, f"![Sensitivity]({folder.name}/{study.name}.png)", ""]
+
+
+def _reported(study: Any) -> list[str]:
+    """The papers' rows, to read ours beside them."""
+    if not study.reported:
+        return []
+    rows = [f"| {row['paper']} | {row['setting']} | {row['figure']} |" for row in study.reported]
+    return ["| reported | setting | figure |", "| --- | --- | --- |", *rows, ""]
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +110,7 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cost(run: Path, found: Mapping[str, Any]) -> str:
     walls = [_wall(path) for path in run.glob("*/*/seed-*/run.json")]
-    machine, versions = found["machine"], found["versions"]
+    machine, versions = found["machine"], found["versions"] or {}
     shown = ", ".join(f"{name} {version}" for name, version in versions.items())
     hours = sum(walls) / 3600
     return f"{len(walls)} runs, {hours:.1f} hours in all. {_words(machine)}; {shown}."

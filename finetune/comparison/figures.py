@@ -12,9 +12,9 @@ import numpy as np
 from finetune.comparison.grid import Cell
 from finetune.comparison.results import ArmResult, TaskResult
 from finetune.progress import LOG
+from hf_graphattn.diagnostics import drawing
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; black is the baseline.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = (drawing.COLOURS[-1], *drawing.COLOURS[:-1])  # black is the baseline
 MARKERS = "osD^vP*"
 BINS = 60  # points of a training-loss curve
 FORMATS = ("png", "svg")

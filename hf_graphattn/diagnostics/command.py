@@ -76,8 +76,7 @@ def load(path: str) -> tuple[Any, Any]:
     folder = Path(path)
     local = folder.exists() or folder.is_absolute() or path.startswith(".") or path.count("/") > 1
     if local and not (folder / "config.json").is_file():
-        why = "it has no config.json" if folder.is_dir() else "there is no such folder"
-        raise refusal("--model", path, f"a model's folder or a hub id; {why}")
+        raise refusal("--model", path, f"a model's folder or a hub id; {_lack(folder)}")
     try:
         config = AutoConfig.from_pretrained(path)
         if getattr(config, "graph_attn", None) is not None:
@@ -95,6 +94,17 @@ def load(path: str) -> tuple[Any, Any]:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return model, tokenizer
+
+
+def _lack(folder: Path) -> str:
+    """Why a model cannot be loaded from here, and what to do."""
+    if (folder / "adapter_config.json").is_file():
+        return (
+            "it holds a PEFT adapter alone: load it onto its base with hf_graphattn.load_peft, and "
+            "save what merge_and_unload() returns with its tokenizer, or call "
+            "hf_graphattn.diagnose on the loaded model"
+        )
+    return "it has no config.json" if folder.is_dir() else "there is no such folder"
 
 
 def token_ids(tokenizer: Any, texts: list[str], length: int, count: int) -> TokenIds:

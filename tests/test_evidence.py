@@ -1,0 +1,61 @@
+"""The page of evidence: its rows are calls that the scripts take; sweeps and sections that stay."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import glue_stand_in
+import pytest
+
+from finetune import compare, evidence, sweep
+from finetune.comparison import evidence_page
+
+
+@pytest.mark.parametrize("study", evidence.studies(), ids=lambda study: study.name)
+def test_a_study_is_a_call_that_its_script_takes(
+    study: evidence.Comparison | evidence.Sensitivity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = argparse.Namespace(
+        glue="some/glue", ptb="some/ptb", bert="some/bert", threads=1, runs=tmp_path
+    )
+    given.report_only, given.docs = False, tmp_path
+    for module in (compare, sweep):
+        main = module.main
+        monkeypatch.setattr(module, "main", lambda argv, main=main: main([*argv, "--dry_run"]))
+    monkeypatch.chdir(evidence.ROOT)
+    assert study.run(given) == 0
+    runs = capsys.readouterr().out.splitlines()
+    arms = {run.partition("--output_dir ")[2].split("/")[-2] for run in runs}
+    assert len(runs) == study.seeds * len(arms)
+    assert len(arms) > 2
+    assert "none" in arms
+
+
+def test_the_page_shows_a_sweep_and_keeps_what_it_has_no_runs_of(tmp_path: Path) -> None:
+    fake = glue_stand_in.save(tmp_path)
+    sweep.main(glue_stand_in.argv(fake, "order: [4, 5, 7]"))
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "evidence.md").write_text("# Old head\n\n## Kept\n\nAn older table.\n\n## Gone\n\nx\n")
+    names = {"out": "Which K?", "kept": "Kept", "other": "Never run"}
+    studies = [
+        SimpleNamespace(name=name, title=title, paper="Theirs.", reported=[])
+        for name, title in names.items()
+    ]
+    for _ in range(2):  # the second time from its own page
+        text = evidence_page.write(studies, fake, docs).read_text("utf-8")
+        table = (fake / "out" / "sweep.md").read_text("utf-8").split("\n\n")[0]
+        assert f"## Which K?\n\n{table}\n\nBest: order-5" in text
+        assert text.endswith("\n## Kept\n\nAn older table.\n")
+        assert "Gone" not in text
+        assert "Never run" not in text
+    numbers = json.loads((docs / "evidence" / "out.json").read_text("utf-8"))
+    assert numbers["settings"][1]["values"] == pytest.approx({"0": 0.6, "1": 0.61})
+    assert str(tmp_path) not in text + json.dumps(numbers)
+    assert (docs / "evidence" / "out.png").stat().st_size > 1000

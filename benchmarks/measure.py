@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
 PACKAGES = ("hf_graphattn", "torch", "transformers")
 
 
@@ -121,9 +121,11 @@ def _peak_of_child(case: Callable[[], Callable[[], object]], sender: Connection)
 def _keep_freed_memory(kept: bool) -> None:
     """Set whether glibc's malloc gives freed memory back; elsewhere, nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 2**31 - 1 if kept else 2**17)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1 if kept else 2**17)
+    if mallopt is None:
+        return
+    mallopt(M_MMAP_MAX, 0 if kept else 2**16)
+    mallopt(M_TRIM_THRESHOLD, -1 if kept else 2**17)  # -1: never
+    mallopt(M_MMAP_THRESHOLD, 2**17)
 
 
 def _resident(field: str) -> int:

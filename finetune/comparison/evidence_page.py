@@ -67,8 +67,8 @@ def _section(study: Any, run: Path, folder: Path) -> str | None:
 def _comparison(study: Any, run: Path, folder: Path, found: Mapping[str, Any]) -> list[str]:
     write_json(folder / f"{study.name}.json", _numbers(found))
     shutil.copy(run / "differences.png", folder / f"{study.name}.png")
-    verdicts = [f"- {verdict}" for verdict in found["verdicts"]]
-    return [*verdicts, "", f"![Paired differences]({folder.name}/{study.name}.png)", ""]
+    said = [f"- {words}" for words in (*found["verdicts"], *found["notes"])]
+    return [*said, "", f"![Paired differences]({folder.name}/{study.name}.png)", ""]
 
 
 def _sweep(study: Any, run: Path, folder: Path, found: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,8 @@ import pytest
 from glue_stand_in import argv
 
 from finetune import sweep
-from finetune.comparison.results import ArmResult, TaskResult
+from finetune.comparison.results import ArmResult, Paired, TaskResult
+from finetune.comparison.statistics import Interval
 from finetune.sweeping import figures, selection
 from finetune.sweeping.results import Found
 
@@ -93,6 +94,24 @@ def test_the_figure_of_one_flag_has_the_means_and_plain_attention(fake: Path) ->
     dots = sum(len(line.get_xdata()) for line in axis.lines if line.get_linestyle() == "None")
     assert dots == 6
     assert axis.get_xscale() == "linear"
+
+
+def test_paired_differences_are_drawn_beside_the_metric(fake: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = found_of(fake, "order: [7, 4]", "--seeds", "4")
+    plain, *arms = found.task.arms
+    for arm, by_seed in zip(arms, ([1, 2, 3, 6], [-1, -2, -3, -2]), strict=True):
+        interval = Interval(min(by_seed), max(by_seed), "BCa")
+        paired = Paired(dict(enumerate(by_seed)), interval, 0.1, 0.1, 0)
+        arms[arms.index(arm)] = replace(arm, paired=paired)
+    found = replace(found, task=replace(found.task, arms=[plain, *arms]))
+    axis = figures.sensitivity(found).axes[1]
+    mean = next(line for line in axis.lines if line.get_linestyle() == "-")
+    assert list(mean.get_xdata()) == [4, 7]
+    assert list(mean.get_ydata()) == [-2, 3]
+    (band,) = axis.collections
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
+    assert corners == {(4, -3), (4, -1), (7, 1), (7, 6)}
 
 
 @pytest.mark.parametrize(

@@ -47,21 +47,35 @@ def varied_flags(found: Found) -> list[str]:
 
 
 def lines(found: Found, flag: str, others: Sequence[str]) -> Any:
-    """The metric against one flag: mean, band of one standard deviation, a dot a seed."""
-    figure, axis = _figure(6.4, 4.2)
+    """The metric against one flag: mean, band of one standard deviation, a dot a seed.
+
+    With plain attention beside it, a second panel: the paired difference and its 95 % interval,
+    where what a seed does to all settings alike has dropped out.
+    """
+    is_paired = any(arm.paired is not None for arm in found.rows)
+    figure, axes = _figure(12.8 if is_paired else 6.4, 4.2, 1, 2 if is_paired else 1)
     keys = list(dict.fromkeys(_key(found, arm, others) for arm in found.rows))
     for i, key in enumerate(keys):
         of_key = [a for a in found.rows if a.values and _key(found, a, others) == key]
         arms = sorted(of_key, key=lambda arm: _value(found, arm, flag))
         label = ", ".join(f"{o} {shown(_value(found, arms[0], o))}" for o in others) if arms else ""
-        _line(axis, [_value(found, arm, flag) for arm in arms], arms, i + 1, label)
-    _plain_band(axis, found.plain)
-    _scale(axis, found, flag)
-    _metric_axis(axis, found)
+        _line(axes[0, 0], [_value(found, arm, flag) for arm in arms], arms, i + 1, label)
+        if is_paired:
+            paired = [arm for arm in arms if arm.paired is not None]
+            _differences(axes[0, 1], [_value(found, arm, flag) for arm in paired], paired, i + 1)
+    _plain_band(axes[0, 0], found.plain)
+    for axis in axes.flat:
+        _scale(axis, found, flag)
+    _metric_axis(axes[0, 0], found)
     if others or found.plain is not None:
-        axis.legend(frameon=False, fontsize=8)
+        axes[0, 0].legend(frameon=False, fontsize=8)
     spread = "band of one standard deviation, " if len(found.sweep.seeds) > 1 else ""
-    _title(figure, found, f"mean over the seeds, {spread}dots are seeds")
+    said = f"mean over the seeds, {spread}dots are seeds"
+    if is_paired:
+        axes[0, 1].axhline(0, color=COLOURS[0], linestyle="--", linewidth=1.2)
+        axes[0, 1].set_ylabel("paired difference to plain attention")
+        said += "; right: differences with 95 % intervals"
+    _title(figure, found, said)
     return figure
 
 
@@ -157,6 +171,20 @@ def _line(axis: Any, xs: Sequence[float], arms: Sequence[ArmResult], i: int, lab
     if all(arm.deviation is not None for arm in arms):
         spread = np.asarray([arm.deviation for arm in arms])
         axis.fill_between(xs, means - spread, means + spread, color=colour, alpha=0.15, lw=0)
+
+
+def _differences(axis: Any, xs: Sequence[float], arms: Sequence[ArmResult], i: int) -> None:
+    """A dot a seed, the mean, and a band for its interval."""
+    colour = colour_of(i)
+    for x, arm in zip(xs, arms, strict=True):
+        values = list(arm.paired.differences.values())
+        axis.plot([x] * len(values), values, "o", color=colour, alpha=0.35, ms=4, mew=0)
+    means = [arm.paired.mean for arm in arms]
+    axis.plot(xs, means, color=colour, marker=MARKERS[i % len(MARKERS)], ms=5)
+    if arms and all(arm.paired.interval is not None for arm in arms):
+        low = [arm.paired.interval.low for arm in arms]
+        high = [arm.paired.interval.high for arm in arms]
+        axis.fill_between(xs, low, high, color=colour, alpha=0.25, lw=0)
 
 
 def _plain_band(axis: Any, plain: ArmResult | None, *, vertical: bool = False) -> None:

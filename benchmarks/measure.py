@@ -52,7 +52,7 @@ def interleaved(
     """Time the cases in turns; ``budget`` (seconds) may end the rounds early, after three.
 
     Freed memory is kept for the next call, as GPUs' allocator does: else the forms with large
-    matrices would mostly be timed on page faults.
+    matrices would be timed on page faults too.
     """
     _keep_freed_memory(True)
     for _ in range(warm_up):

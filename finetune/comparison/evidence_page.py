@@ -52,37 +52,23 @@ def _sections(page: Path) -> dict[str, str]:
 
 
 def _section(study: Any, run: Path, folder: Path) -> str | None:
-    """One study's section; its numbers and figures are copied to ``folder``."""
-    for kind, body in (("comparison", _comparison), ("sweep", _sweep)):
+    """One study's section; its numbers and figure are copied to ``folder``."""
+    for kind, numbers, figure in (
+        ("comparison", _of_comparison, "differences"),
+        ("sweep", _of_sweep, "sweep"),
+    ):
         source = run / f"{kind}.json"
         if source.is_file():
             found = json.loads(source.read_text("utf-8"))
+            write_json(folder / f"{study.name}.json", numbers(found))
+            shutil.copy(run / f"{figure}.png", folder / f"{study.name}.png")
             table, *_ = (run / f"{kind}.md").read_text("utf-8").split("\n\n")
-            lines = [f"## {study.title}", "", table, "", *body(study, run, folder, found)]
+            lines = [f"## {study.title}", "", table, ""]
+            lines += [f"- {words}" for words in (*found["verdicts"], *found["notes"])]
+            lines += ["", f"![{study.title}]({folder.name}/{study.name}.png)", ""]
             lines += [*_reported(study), f"The papers: {study.paper}", "", _cost(run, found), ""]
             return "\n".join([*lines, *_depth(study, folder)])
     return None
-
-
-def _comparison(study: Any, run: Path, folder: Path, found: Mapping[str, Any]) -> list[str]:
-    write_json(folder / f"{study.name}.json", _numbers(found))
-    shutil.copy(run / "differences.png", folder / f"{study.name}.png")
-    said = [f"- {words}" for words in (*found["verdicts"], *found["notes"])]
-    return [*said, "", f"![Paired differences]({folder.name}/{study.name}.png)", ""]
-
-
-def _sweep(study: Any, run: Path, folder: Path, found: Mapping[str, Any]) -> list[str]:
-    kept = {name: value for name, value in found.items() if name not in ("best", "command")}
-    write_json(folder / f"{study.name}.json", kept)
-    shutil.copy(run / "sweep.png", folder / f"{study.name}.png")
-    best, optimism = found["best"], ""
-    if best and best["optimism"] is not None:
-        optimism = (
-            f"; were all {best['settings_tried']} equally good, the best would be expected "
-            f"{best['optimism']:.4f} better than their average, by chance"
-        )
-    said = [f"Best: {best['setting']}{optimism}.", ""] if best else []
-    return [*said, f"![Sensitivity]({folder.name}/{study.name}.png)", ""]
 
 
 def _reported(study: Any) -> list[str]:
@@ -93,8 +79,12 @@ def _reported(study: Any) -> list[str]:
     return ["| reported | setting | figure |", "| --- | --- | --- |", *rows, ""]
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page rests on, without the paths of the machine that it was run on."""
+# What the page rests on, without the paths of the machine that it was run on.
+def _of_sweep(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in ("best", "command")}
+
+
+def _of_comparison(found: Mapping[str, Any]) -> dict[str, Any]:
     tasks = [
         {
             "task": task["task"],

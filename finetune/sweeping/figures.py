@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,16 @@ def lines(found: Found, flag: str, others: Sequence[str]) -> Any:
         of_key = [a for a in found.rows if a.values and _key(found, a, others) == key]
         arms = sorted(of_key, key=lambda arm: _value(found, arm, flag))
         label = ", ".join(f"{o} {shown(_value(found, arms[0], o))}" for o in others) if arms else ""
-        _line(axes[0, 0], [_value(found, arm, flag) for arm in arms], arms, i + 1, label)
+        spreads = [None if a.deviation is None else (a.mean - a.deviation, a.mean + a.deviation)
+                   for a in arms]  # fmt: skip
+        values = {_value(found, arm, flag): arm.values for arm in arms}
+        _line(axes[0, 0], values, spreads, i + 1, label)
         if is_paired:
-            paired = [arm for arm in arms if arm.paired is not None]
-            _differences(axes[0, 1], [_value(found, arm, flag) for arm in paired], paired, i + 1)
+            paired = {_value(found, a, flag): a.paired for a in arms if a.paired is not None}
+            differences = {x: each.differences for x, each in paired.items()}
+            intervals = [each.interval and (each.interval.low, each.interval.high)
+                         for each in paired.values()]  # fmt: skip
+            _line(axes[0, 1], differences, intervals, i + 1)
     _plain_band(axes[0, 0], found.plain)
     for axis in axes.flat:
         _scale(axis, found, flag)
@@ -162,29 +169,24 @@ def _figure(width: float, height: float, *panels: int) -> tuple[Any, Any]:
     return figure, figure.subplots(*panels, squeeze=False) if panels else figure.subplots()
 
 
-def _line(axis: Any, xs: Sequence[float], arms: Sequence[ArmResult], i: int, label: str) -> None:
-    colour, means = colour_of(i), np.asarray([arm.mean for arm in arms])
-    for x, arm in zip(xs, arms, strict=True):
-        values = list(arm.values.values())
-        axis.plot([x] * len(values), values, "o", color=colour, alpha=0.35, ms=4, mew=0)
-    axis.plot(xs, means, color=colour, marker=MARKERS[i % len(MARKERS)], ms=5, label=label or None)
-    if all(arm.deviation is not None for arm in arms):
-        spread = np.asarray([arm.deviation for arm in arms])
-        axis.fill_between(xs, means - spread, means + spread, color=colour, alpha=0.15, lw=0)
-
-
-def _differences(axis: Any, xs: Sequence[float], arms: Sequence[ArmResult], i: int) -> None:
-    """A dot a seed, the mean, and a band for its interval."""
+def _line(
+    axis: Any,
+    values: Mapping[float, Mapping[int, float]],
+    bands: Sequence[tuple[float, float] | None],
+    i: int,
+    label: str = "",
+) -> None:
+    """A dot a seed, the means, and a band about them where every point has one."""
     colour = colour_of(i)
-    for x, arm in zip(xs, arms, strict=True):
-        values = list(arm.paired.differences.values())
-        axis.plot([x] * len(values), values, "o", color=colour, alpha=0.35, ms=4, mew=0)
-    means = [arm.paired.mean for arm in arms]
-    axis.plot(xs, means, color=colour, marker=MARKERS[i % len(MARKERS)], ms=5)
-    if arms and all(arm.paired.interval is not None for arm in arms):
-        low = [arm.paired.interval.low for arm in arms]
-        high = [arm.paired.interval.high for arm in arms]
-        axis.fill_between(xs, low, high, color=colour, alpha=0.25, lw=0)
+    for x, by_seed in values.items():
+        dots = list(by_seed.values())
+        axis.plot([x] * len(dots), dots, "o", color=colour, alpha=0.35, ms=4, mew=0)
+    means = [fmean(by_seed.values()) for by_seed in values.values()]
+    marker = MARKERS[i % len(MARKERS)]
+    axis.plot(list(values), means, color=colour, marker=marker, ms=5, label=label or None)
+    ends = [band for band in bands if band is not None]
+    if ends and len(ends) == len(bands):
+        axis.fill_between(list(values), *zip(*ends, strict=True), color=colour, alpha=0.2, lw=0)
 
 
 def _plain_band(axis: Any, plain: ArmResult | None, *, vertical: bool = False) -> None:

@@ -53,7 +53,8 @@ def write(found: Found, command: Sequence[str]) -> str:
         ("tex", tables.latex(found)),
     ):
         (folder / f"{NAME}.{ending}").write_text(content, "utf-8")
-    record = {"notes": notes, "command": list(command), **origin([found.task])}
+    record = {"verdicts": tables.verdicts(found), "notes": notes, "command": list(command)}
+    record |= origin([found.task])
     write_json(folder / f"{NAME}.json", as_json(found) | record)
     written = f"Written to {folder}: {NAME}.txt, .md, .tex, .json"
     if importlib.util.find_spec("matplotlib") is None:

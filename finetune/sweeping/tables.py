@@ -57,6 +57,19 @@ def rows(found: Found) -> list[list[str]]:
 
 def best(found: Found) -> list[str]:
     """The best setting, why its number is too good, and what would confirm it."""
+    arm = selection.best(found.task, found.rows)
+    if arm is None:
+        return verdicts(found)
+    setting = found.settings[arm.name]
+    return [
+        *verdicts(found),
+        f"Fresh seeds show whether it differs from {NO_VARIANT}:",
+        f"    {selection.confirmation(found.sweep, setting, found.launcher)}",
+    ]
+
+
+def verdicts(found: Found) -> list[str]:
+    """The best setting, and why its number is too good."""
     arm, task = selection.best(found.task, found.rows), found.task
     if arm is None:
         return ["No setting has a value of every seed yet: none is best."]
@@ -66,8 +79,6 @@ def best(found: Found) -> list[str]:
         f"Best of {len(found.rows)}: {setting}; {task.title} {arm.mean:.{places}f}{gain} "
         f"(mean over {len(arm.values)} seed{'s' if len(arm.values) > 1 else ''}).",
         *_warning(found, places),
-        f"Fresh seeds show whether it differs from {NO_VARIANT}:",
-        f"    {selection.confirmation(found.sweep, setting, found.launcher)}",
     ]
 
 

@@ -102,7 +102,7 @@ class Trainer:
             weight_decay=train.weight_decay,
             filter_learning_rate=settings.filter.filter_learning_rate,
         )
-        optimizer = torch.optim.AdamW(groups)
+        optimizer = torch.optim.AdamW(groups, fused=True)
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
         self.updates = Updates(
             loader,

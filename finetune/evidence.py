@@ -63,8 +63,8 @@ class Comparison(Study):
         call = ["--arms", str(ROOT / "finetune" / "arms" / f"{self.arms}.yaml")]
         call += ["--variants", *self.variants, *(["--keep_models"] if self.texts else [])]
         missing = compare.main(call + self.words(given))
-        kept = complete_seed(self, given.runs) if self.texts else None
-        if kept is not None:
+        kept = complete_seeds(self, given.runs) if self.texts else {}
+        if kept:
             start = self.start and self.start.format(**vars(given))
             texts = read_texts(self, given)
             depth.look(self.name, start, kept, texts, given.docs / "evidence")
@@ -99,17 +99,17 @@ def read_texts(study: Comparison, given: argparse.Namespace) -> Sequence[str]:
     return datasets.load_dataset(given.glue, study.texts, split="validation")["sentence"][:TEXTS]
 
 
-def complete_seed(study: Comparison, runs: Path) -> Mapping[str, Path] | None:
-    """Each arm's run of the first seed whose models were all kept."""
-    for seed in range(study.seeds):
-        found = {
+def complete_seeds(study: Comparison, runs: Path) -> Mapping[int, Mapping[str, Path]]:
+    """Each arm's run, of the seeds whose models were all kept."""
+    found = {
+        seed: {
             arm: path.parent
             for arm in study.variants
             for path in runs.glob(f"{study.name}/*/{arm}/seed-{seed}/model.safetensors")
         }
-        if len(found) == len(study.variants):
-            return found
-    return None
+        for seed in range(study.seeds)
+    }
+    return {seed: arms for seed, arms in found.items() if len(arms) == len(study.variants)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,9 +16,13 @@ def flag(help: str, default: Any = None, *, free: bool = False) -> Any:
     return field(default=default, compare=not free, metadata={"help": help})
 
 
-def refusal(argument: str, value: object, allowed: str, remedy: str) -> ValueError:
+class Refused(ValueError):
+    """What was asked for cannot be; the message is for whoever asked."""
+
+
+def refusal(argument: str, value: object, allowed: str, remedy: str) -> Refused:
     """The scripts' one form of error: what was given, what is allowed, what to do."""
-    return ValueError(f"{argument} is {value!r}; allowed: {allowed}. {remedy}")
+    return Refused(f"{argument} is {value!r}; allowed: {allowed}. {remedy}")
 
 
 def at_least(arguments: object, least: float, *names: str) -> None:

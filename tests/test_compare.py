@@ -17,7 +17,15 @@ from sklearn.metrics import matthews_corrcoef
 from tiny_run import COLA, trainer
 
 from finetune import compare, glue
-from finetune.comparison import evidence_page, examples, figures, results, tables, verdicts
+from finetune.comparison import (
+    command_line,
+    evidence_page,
+    examples,
+    figures,
+    results,
+    tables,
+    verdicts,
+)
 from finetune.comparison.results import ArmResult, Paired, TaskResult
 from finetune.comparison.statistics import bootstrap_interval, holm, permutation_p
 from finetune.outputs import EVALUATED
@@ -145,8 +153,9 @@ def test_a_report_of_what_is_there_says_what_is_missing(
     assert "cola, gfsa: without seed 1 (not run)." in shown
     assert "loss ↓" in shown
     assert "no verdict, one seed has no spread" in shown
-    with pytest.raises(ValueError, match=r"metric is 'f1'; allowed: .*eval_loss"):
-        compare.main([*argv, "--report_only", "--metric", "f1"])
+    for name in ("f1", "seconds_per_step"):  # of seconds nobody says that less is better
+        with pytest.raises(ValueError, match=rf"metric is '{name}'; allowed: .*eval_loss"):
+            compare.main([*argv, "--report_only", "--metric", name])
 
 
 def test_the_commands_alone(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +188,26 @@ def test_runs_on_other_rows_are_not_compared_by_example(tmp_path: Path) -> None:
         (tmp_path / name / EVALUATED.format("")).write_text(text)
     with pytest.raises(ValueError, match=r"with 2 and 2 rows'; allowed: two runs evaluated on the"):
         examples.compare(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([], r"is 'no rows'"), (["0\tnan\t0.5", "1\t0.1\t0.2"], r"a prediction that is not finite")],
+)
+def test_predictions_that_cannot_be_compared_are_refused(
+    tmp_path: Path, rows: list[str], message: str
+) -> None:
+    text = "\n".join(["index\tprediction\tlabel", *rows])
+    (tmp_path / EVALUATED.format("")).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        examples.compare(tmp_path, tmp_path)
+
+
+def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--script", SCRIPT, "--output_dir", "out", "--variants", "none", "gfas"]
+    with pytest.raises(SystemExit) as stopped:
+        command_line.exit_with(lambda: compare.main(argv))
+    assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*", stopped.value.code)
 
 
 def task_of(*arms: list[float], greater: bool = True, metric: str = "accuracy") -> TaskResult:
@@ -220,6 +249,14 @@ def test_verdict_without_a_difference_says_what_would_go_unseen() -> None:
     gains = GAINS * [1, -1, 1, -1, 1, -1, 1, -1]
     assert "better than" in sentence(gains - gains.mean() + 1.1 * least)
     assert "no difference" in sentence(gains - gains.mean() + 0.9 * least)
+    # Among three comparisons it takes more, and six seeds show nothing whatever comes out.
+    three = sentence(gains, gains, gains)
+    among = re.search(r"below about (\d\.\d+) does not reach p = 0\.05 among 3", three)
+    assert float(among[1]) > least
+    moved = gains - gains.mean() + 1.1 * float(among[1])
+    assert "better than" in sentence(moved, gains, gains)
+    few = sentence(gains, gains, gains, seeds=6)
+    assert few.endswith("(7 seeds are needed to show one among 3).")
 
 
 def test_verdict_of_too_few_seeds() -> None:

@@ -93,6 +93,8 @@ def test_weights_are_removed_once(fake: Path) -> None:
     record = run.record()
     del record[runs.CLOSED]  # as of a run whose parent was killed before it could clean up
     (run.folder / runs.RECORD).write_text(json.dumps(record))
+    pool.execute([run], pool.Options(keep_models=True), say=str)
+    assert weights.exists()
     pool.execute([run], pool.Options(), say=str)
     assert not weights.exists()
 
@@ -266,6 +268,7 @@ def test_arms_of_a_file_and_of_flags(tmp_path: Path) -> None:
         ({"names": ["none", "none"]}, (), r"two or more different names"),
         ({"names": ["none", "gfsa"], "baseline": "plat"}, (), r"baseline is 'plat'"),
         ({"own_flags": ["heat: --step 1"]}, (), r"variant_flags is 'heat: --step 1'"),
+        ({"own_flags": ["gfsa: --w_0 'x"]}, (), r"variant_flags is .*Write it so, in quotes"),
         ({"path": "missing.yaml"}, (), r"arms is 'missing.yaml'; allowed: an existing YAML"),
         ({}, ("--seed", "3"), r"--seed is 'given'; allowed: flags that all runs can have"),
         ({}, ("--push_to_hub",), r"--push_to_hub"),
@@ -282,6 +285,12 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         planned(tmp_path, "--task_name", "cola", *common, **choice)
+
+
+def test_a_file_of_arms_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "arms.yaml").write_text("none: {order: [}")
+    with pytest.raises(ValueError, match=r"arms is .*arms.yaml'; allowed: valid YAML"):
+        arms.chosen(None, str(tmp_path / "arms.yaml"), (), None)
 
 
 def test_an_unknown_script_is_refused() -> None:

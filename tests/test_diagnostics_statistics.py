@@ -67,6 +67,13 @@ def test_entropy() -> None:
     assert found.tolist() == pytest.approx([0, math.log(N), math.log(3)])
 
 
+def test_uniform_entropy_is_the_most_that_the_zeros_allow() -> None:
+    causal = torch.rand(N, N, dtype=torch.float64).tril()
+    found = statistics.uniform_entropy(heads(IDENTITY, UNIFORM, BLOCKS, causal))
+    most = sum(math.log(n) for n in range(1, N + 1)) / N
+    assert found.tolist() == pytest.approx([0, math.log(N), math.log(3), most])
+
+
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 2.5])
 def test_energy(p: float) -> None:
     assert energy(IDENTITY, RANK_ONE, p) == 0  # a token is at no distance from itself

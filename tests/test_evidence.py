@@ -11,7 +11,7 @@ import glue_stand_in
 import pytest
 
 from finetune import compare, evidence, sweep
-from finetune.comparison import evidence_page
+from finetune.comparison import depth_page, evidence_page
 
 
 @pytest.mark.parametrize("study", evidence.studies(), ids=lambda study: study.name)
@@ -62,3 +62,34 @@ def test_the_page_shows_a_sweep_and_keeps_what_it_has_no_runs_of(tmp_path: Path)
     assert numbers["settings"][1]["values"] == pytest.approx({"0": 0.6, "1": 0.61})
     assert str(tmp_path) not in text + json.dumps(numbers)
     assert (docs / "evidence" / "out.png").stat().st_size > 1000
+
+
+def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
+    """Eight seeds: gfsa's tokens are less alike by the cosine in all, plat's differ either way."""
+
+    def arm(cosine: float) -> dict[str, list[float]]:
+        return {"cosine": [0.1, cosine], "high_to_dc": [3.0, 1.0], "effective_rank": [20.0, 9.0]}
+
+    seeds = {
+        str(seed): {
+            "none": arm(0.6),
+            "gfsa": arm(0.5 - 0.01 * seed),
+            "plat": arm(0.6 + 0.01 * (-1) ** seed),
+        }
+        for seed in range(8)
+    }
+    found = {"sequences": 32, "figures": ["cosine_similarity"], "before": arm(0.3), "seeds": seeds}
+    (tmp_path / "study-depth.json").write_text(json.dumps(found))
+    text = "\n".join(depth_page.section("study", tmp_path))
+    assert "32 texts of the validation set, seeds 0, 1, 2" in text
+    assert "| cosine similarity of tokens: before | 0.100 | 0.300 | - | - | - |" in text
+    assert "| cosine similarity of tokens: none | 0.100 | 0.600 | - | - | - |" in text
+    assert "| cosine similarity of tokens: gfsa | 0.100 | 0.465 | -0.135 | -0.1" in text
+    assert " | 0.0156 |" in text  # 2/2^8, of two arms
+    assert "Shown here: tokens less alike in gfsa (cosine similarity of tokens)." in text
+    for seed in seeds.values():
+        seed["gfsa"] = seed["none"]
+    (tmp_path / "study-depth.json").write_text(json.dumps(found))
+    text = "\n".join(depth_page.section("study", tmp_path))
+    assert "Shown here: no difference in any of these." in text
+    assert depth_page.section("other", tmp_path) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import hf_graphattn as ga
 from finetune import recipe_files
 from finetune.arguments import NO_VARIANT
 from finetune.comparison.scripts import Script, learns_scalars
-from finetune.flags import refusal
+from finetune.flags import Refused, refusal
 
 FILTER_RATE = "filter_learning_rate"
 
@@ -56,17 +57,12 @@ def chosen(
     names = list(known if names is None else names)
     added: dict[str, list[str]] = {}
     for line in own_flags:
-        name, colon, flags = line.partition(":")
-        if "--variant" in shlex.split(flags) and name.strip() not in names:
-            names.append(name.strip())
-        if not colon or name.strip() not in names:
-            raise refusal(
-                "variant_flags",
-                line,
-                f"'name: --flag value ...' with a name of {', '.join(names)}",
-                "Write it so, in quotes.",
-            )
-        added.setdefault(name.strip(), []).extend(shlex.split(flags))
+        name, flags = _own_flags(line)
+        if "--variant" in flags and name not in names:
+            names.append(name)
+        if name not in names:
+            raise _bad_own_flags(line, names)
+        added.setdefault(name, []).extend(flags)
     arms = [_arm(name, [*known.get(name, []), *added.get(name, [])], known) for name in names]
     if len(set(names)) < len(names) or len(names) < 2:
         raise refusal("variants", names, "two or more different names", "Name what to compare.")
@@ -78,11 +74,29 @@ def chosen(
     return sorted(arms, key=lambda arm: arm.name != baseline)
 
 
+def _own_flags(line: str) -> tuple[str, list[str]]:
+    """The name and the words of ``"name: --flag value ..."``."""
+    name, colon, flags = line.partition(":")
+    with suppress(ValueError):  # of a quotation mark that is not closed
+        words = shlex.split(flags)
+        if colon:
+            return name.strip(), words
+    raise _bad_own_flags(line, ["an arm"])
+
+
+def _bad_own_flags(line: str, names: Sequence[str]) -> Refused:
+    allowed = f"'name: --flag value ...' with a name of {', '.join(names)}"
+    return refusal("variant_flags", line, allowed, "Write it so, in quotes.")
+
+
 def read(path: str) -> dict[str, list[str]]:
     """Each arm's flags, as words of a command line, from a YAML file."""
     if not Path(path).is_file():
         raise refusal("arms", path, "an existing YAML file of `name: {flag: value}`", "Check it.")
-    found = yaml.safe_load(Path(path).read_text("utf-8"))
+    try:
+        found = yaml.safe_load(Path(path).read_text("utf-8"))
+    except yaml.YAMLError as error:
+        raise refusal("arms", path, "valid YAML", f"It says: {error}") from error
     arms = found if isinstance(found, dict) else {"the file": found}
     for name, flags in arms.items():
         if not isinstance(flags, dict | None):

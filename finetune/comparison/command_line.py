@@ -9,14 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from finetune.flags import Refused
+
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Call a script's main; stopped by Ctrl-C or SIGTERM, it says how it goes on."""
+    """Call a script's main; a refusal is one line, and stopped it says how it goes on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("Stopped. The same command goes on from here.")
+    except Refused as error:
+        sys.exit(f"error: {error}")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""A look inside the models of one seed of a comparison: tokens by depth, before and after."""
+"""A look inside the models of a comparison: tokens by depth, before and after training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.outputs import write_json
@@ -19,27 +20,42 @@ LENGTH, BATCH = 128, 8
 
 
 def look(
-    name: str, start: str | None, runs: Mapping[str, Path], texts: Sequence[str], folder: Path
+    name: str,
+    start: str | None,
+    runs: Mapping[int, Mapping[str, Path]],
+    texts: Sequence[str],
+    folder: Path,
 ) -> None:
-    """Write ``<name>-depth.json`` and a figure a statistic into ``folder``.
+    """Write ``<name>-depth.json``, and of the first seed a figure a statistic, into ``folder``.
 
     Args:
         name: the study's.
         start: the checkpoint that all arms began from; None is nothing, fresh weights.
-        runs: each arm's run of one seed, with its weights.
+        runs: of each seed, each arm's run, with its weights; the baseline first.
         texts: what the models read, a sequence each, cut to 128 tokens.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))
-    before = _fresh(first) if start is None else AutoModel.from_pretrained(start)
-    loaded = {arm: load(str(path)) for arm, path in runs.items()}
-    tokenizer = next(iter(loaded.values()))[1]
-    models = {"before": (before, tokenizer), **loaded}
-    found = {arm: _diagnosis(*pair, texts) for arm, pair in models.items()}
-    drawn = figures(found)
+    plain = next(iter(first.values()))
+    begun = _fresh(plain) if start is None else AutoModel.from_pretrained(start)
+    before = _diagnosis(begun, load(str(plain))[1], texts)
+    found = {
+        seed: {arm: _diagnosis(*load(str(path)), texts) for arm, path in of_seed.items()}
+        for seed, of_seed in tqdm(runs.items(), desc=f"Looking inside {name}", unit="seed")
+    }
+    drawn = figures({"before": before} | found[next(iter(runs))])
     for figure in FIGURES:
         drawn[figure].savefig(folder / f"{name}-{figure}.png", dpi=110)
-    write_json(folder / f"{name}-depth.json", _numbers(found, first.name))
+    numbers = {
+        "sequences": before.parts[0].sequences,
+        "figures": list(FIGURES),
+        "before": _by_depth(before),
+        "seeds": {
+            seed: {arm: _by_depth(diagnosis) for arm, diagnosis in of_seed.items()}
+            for seed, of_seed in found.items()
+        },
+    }
+    write_json(folder / f"{name}-depth.json", numbers)
 
 
 def _diagnosis(model: PreTrainedModel, tokenizer: Any, texts: Sequence[str]) -> Diagnosis:
@@ -52,14 +68,6 @@ def _fresh(path: Path) -> PreTrainedModel:
     return AutoModel.from_config(AutoConfig.from_pretrained(path))
 
 
-def _numbers(found: Mapping[str, Diagnosis], seed: str) -> dict[str, Any]:
-    parts = {arm: diagnosis.parts[0] for arm, diagnosis in found.items()}
-    return {
-        "sequences": next(iter(parts.values())).sequences,
-        "seed": seed.removeprefix("seed-"),
-        "figures": list(FIGURES),
-        "models": {
-            arm: {name: part.by_depth[name].mean.tolist() for name in STATISTICS}
-            for arm, part in parts.items()
-        },
-    }
+def _by_depth(diagnosis: Diagnosis) -> dict[str, list[float]]:
+    by_depth = diagnosis.parts[0].by_depth
+    return {name: by_depth[name].mean.tolist() for name in STATISTICS}

@@ -100,6 +100,13 @@ def read(path: Path) -> Examples:
     is_label = all(word.lstrip("-").isdecimal() for _, *words in lines for word in words)
     kind = np.int64 if is_label else np.float64
     columns = np.array([words for _, *words in lines], dtype=kind)
+    if not lines or not np.isfinite(columns).all():
+        raise refusal(
+            f"what is in {path}",
+            "a prediction that is not finite" if lines else "no rows",
+            "an evaluation's rows, of finite numbers",
+            "Evaluate again; a run that diverged has nothing to compare.",
+        )
     return Examples(columns[:, 0], columns[:, 1])
 
 

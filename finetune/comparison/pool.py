@@ -96,7 +96,7 @@ def execute(
     Raises ``ValueError`` before anything starts if a folder holds a run with other settings.
     """
     check(wanted)
-    for run in wanted:
+    for run in () if options.keep_models else wanted:
         run.remove_weights()  # of one that was killed between its end and this
     work = _Work(wanted, options, say, shown)
     try:

@@ -16,6 +16,8 @@ from finetune.flags import refusal
 from finetune.progress import Selection
 from finetune.train_arguments import TrainArguments
 
+SIZES = ("tokens", "words")  # what an evaluation counts: no metrics
+
 
 @dataclass(frozen=True)
 class Paired:
@@ -141,16 +143,23 @@ def mixtures(found: Iterable[TaskResult]) -> list[str]:
 
 
 def metric_name(asked: str | None, cell: Cell, results: Mapping[str, Any]) -> str:
-    """The key of the number compared: that asked for, the task's main one, or the run's own.
+    """The key of the metric compared: that asked for, the task's main one, or the run's own.
 
-    Raises ``ValueError`` if the run has none of the name asked for.
+    Raises ``ValueError`` if the run has none of the name asked for: of its other numbers, like
+    seconds, nobody says here which way they are better.
     """
     if asked is None:
         return main_metric(cell) or results["best"]["metric"]
+    allowed = [
+        name
+        for name, value in results.items()
+        if name.startswith(("eval_", "test_"))
+        and not name.endswith(SIZES)
+        and isinstance(value, int | float | None)  # None: not finite
+    ]
     for name in (asked, f"eval_{asked}"):
-        if isinstance(results.get(name, ""), int | float | None):  # None: not finite
+        if name in allowed:
             return name
-    allowed = [n for n in results if n.startswith(("eval_", "test_")) and n != "eval_protocol"]
     raise refusal("metric", asked, ", ".join(allowed), "Choose one of these.")
 
 

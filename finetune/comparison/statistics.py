@@ -113,23 +113,24 @@ def pairs_needed(comparisons: int) -> int:
     return math.ceil(math.log2(2 * comparisons / LEVEL))
 
 
-def least_shown(differences: Sequence[float]) -> float | None:
-    """The mean difference that would just reach p <= 0.05 with the spread that these have.
+def least_shown(differences: Sequence[float], level: float = LEVEL) -> float | None:
+    """The mean difference that would just reach p <= ``level`` with the spread that these have.
 
     Differences moved together by c are as far out under the sign flips of a set S of them as they
-    are, if c is at most minus the mean over S; p is 0.05 where so few sets are left. Of the two
-    directions the one that needs more. Above 16 pairs Student's, t_(0.975, n-1) sd / sqrt(n), which
-    then hardly differs. None where no difference can be shown, or there is no spread.
+    are, if c is at most minus the mean over S; p is the level where so few sets are left. Of the
+    two directions the one that needs more. Above 16 pairs Student's, t_(1-level/2, n-1) sd /
+    sqrt(n), which then hardly differs. None where no difference can be shown, or there is no
+    spread.
     """
     values = np.asarray(differences, dtype=np.float64)
     count = len(values)
-    if smallest_p(count) > LEVEL or np.ptp(values) == 0:
+    if smallest_p(count) > level or np.ptp(values) == 0:
         return None
     if count > 16:
-        return float(stats.t.ppf(1 - LEVEL / 2, count - 1) * stats.sem(values))
+        return float(stats.t.ppf(1 - level / 2, count - 1) * stats.sem(values))
     sets = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
     means = sets @ (values - values.mean()) / sets.sum(axis=1)
-    left = int(LEVEL / 2 * 2**count)  # of the empty set and those above, so many may be as far out
+    left = int(level / 2 * 2**count)  # of the empty set and those above, so many may be as far out
     return float(max(np.partition(-means, -left)[-left], np.partition(means, -left)[-left]))
 
 
@@ -144,8 +145,8 @@ def limits(pairs: int, comparisons: int) -> str | None:
         )
     if least * comparisons > LEVEL:
         return (
-            f"{pairs} seeds hardly suffice for {comparisons} comparisons: the smallest p, "
-            f"2/2^{pairs} = {least:.3g}, is {min(1.0, least * comparisons):.3g} after Holm's "
+            f"{pairs} seeds cannot show a difference among {comparisons} comparisons: the smallest "
+            f"p, 2/2^{pairs} = {least:.3g}, is {min(1.0, least * comparisons):.3g} after Holm's "
             f"correction. It takes {needed} seeds, or fewer arms or tasks."
         )
     return None

@@ -49,7 +49,7 @@ def verdict(task: TaskResult, arm: ArmResult, count: int) -> str:
         )
     return (
         f"{arm.name}: no difference from {baseline} that {pairs} seeds can show: {facts}"
-        f"{_unseen(task, paired)}."
+        f"{_unseen(task, paired, count) or _short(pairs, count)}."
     )
 
 
@@ -90,11 +90,13 @@ def _short(pairs: int, count: int) -> str:
     return f" ({needed} seeds are needed to show one among {count})" if pairs < needed else ""
 
 
-def _unseen(task: TaskResult, paired: Paired) -> str:
-    least = least_shown(list(paired.differences.values()))
+def _unseen(task: TaskResult, paired: Paired, count: int) -> str:
+    """What could not have been seen: the smallest p of several has to reach a share of 0.05."""
+    least = least_shown(list(paired.differences.values()), LEVEL / count)
     if least is None:
         return ""
+    among = f" among {count} comparisons" if count > 1 else ""
     return (
         f"; with their spread a mean difference below about {least:.{decimals(task)}f} does not "
-        f"reach p = {LEVEL}"
+        f"reach p = {LEVEL}{among}"
     )

@@ -75,9 +75,8 @@ def _cosine(diagnosis: Diagnosis, part: Part) -> str:
 
 def _rank(diagnosis: Diagnosis, part: Part) -> str:
     rank = part.by_depth["effective_rank"].mean
-    mean_length = part.tokens / part.sequences
     told = f"effective rank {rank[0]:.3g} at the embeddings, {rank[-1]:.3g} at the last depth"
-    return f"{told}, of at most {mean_length:.3g} (mean number of tokens)."
+    return f"{told}; sequences of {part.tokens / part.sequences:.3g} tokens in the mean."
 
 
 def _response(diagnosis: Diagnosis, part: Part) -> str:
@@ -121,9 +120,9 @@ def _homophily(diagnosis: Diagnosis, part: Part) -> str:
 
 def _entropy(diagnosis: Diagnosis, part: Part) -> str:
     entropy = part.by_head["entropy"].mean
-    most = math.log(part.tokens / part.sequences)
+    most = part.by_head["uniform_entropy"].mean.mean()
     told = f"mean {entropy.mean():.3g} nats, heads from {entropy.min():.3g} to {entropy.max():.3g}"
-    return f"{told}; uniform attention over the mean number of tokens has {most:.3g}."
+    return f"{told}; attention spread evenly over what each token may see has {most:.3g}."
 
 
 def _scalars(diagnosis: Diagnosis, part: Part) -> str:
@@ -191,7 +190,8 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Diagnosis, Part], str]]] = {
     "energy": (
         "p-Dirichlet energy",
         "p-LaT (Theorem 3.4): a step of attention lowers the energy J of the values. Here J is "
-        "weighted with A itself; trained attention, not symmetric, need not obey.",
+        "weighted with A itself; trained attention, not symmetric, need not obey. A filter that "
+        "only makes the values smaller lowers J too.",
         _energy,
     ),
     "largest_eigenvalue": (

@@ -106,6 +106,7 @@ def measure_heads(
     after = statistics.distances(filtered @ value[0])
     found = {
         "entropy": statistics.entropy(attention),
+        "uniform_entropy": statistics.uniform_entropy(attention),
         "homophily": statistics.homophily(before),
         "largest_eigenvalue": response[:, 0],
         "response": statistics.on_grid(response, POINTS),

@@ -39,7 +39,8 @@ class Part:
     sequences, tokens: how many went into the means; padding is in neither.
     variants: each layer's, "plain" for plain attention. (L)
     by_depth: statistic -> Summary of (L + 1,): "cosine", "high_to_dc", "effective_rank".
-    by_head: statistic -> Summary of (L, H): "entropy", "homophily", "largest_eigenvalue",
+    by_head: statistic -> Summary of (L, H): "entropy", "uniform_entropy" (the most it could be
+        with the same mask), "homophily", "largest_eigenvalue",
         "energy_p<p>_before" and "_after" (J_p of the values and of H values), "energy_p<p>_falls"
         (the share of sequences in which it fell).
     approximation_error: Summary of (L, H, orders): |A^K - GFSA's term|_inf, K as in `orders`.

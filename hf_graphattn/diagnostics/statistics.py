@@ -73,6 +73,14 @@ def entropy(matrix: Tensor) -> Tensor:
     return torch.special.entr(matrix).sum(-1).mean(-1)
 
 
+def uniform_entropy(matrix: Tensor) -> Tensor:
+    """The most that `entropy` can be where these zeros stay zero, (H,).
+
+    Mean over rows of ln(number of y with A_xy > 0): ln N without a mask, less under a causal one.
+    """
+    return (matrix > 0).sum(-1).to(matrix.dtype).log().mean(-1)
+
+
 def distances(values: Tensor) -> Tensor:
     """|v_x - v_y| from the differences themselves, (H, N, N): exactly 0 for equal values."""
     return torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")

@@ -62,3 +62,11 @@ def test_the_gpu_script_says_what_it_would_run_and_measures_nothing_without_one(
         "step.py",
         "decode.py",
     ]
+
+
+def test_how_often_an_interval_holds() -> None:
+    """More often of many seeds than of few, and of many about as often as it says."""
+    shown = run("interval_coverage.py", "--seeds", 4, 30, "--draws", 100)
+    few, many = (float(line.split()[2].rstrip("%")) for line in shown.splitlines())
+    assert 60 <= few < many
+    assert 88 <= many <= 100

@@ -93,10 +93,14 @@ def test_weights_are_removed_once(fake: Path) -> None:
     record = run.record()
     del record[runs.CLOSED]  # as of a run whose parent was killed before it could clean up
     (run.folder / runs.RECORD).write_text(json.dumps(record))
-    pool.execute([run], pool.Options(keep_models=True), say=str)
+    lines: list[str] = []
+    pool.execute([run], pool.Options(keep_models=True), say=lines.append)
     assert weights.exists()
+    assert lines == ["1 of 1 runs were done before"]
     pool.execute([run], pool.Options(), say=str)
     assert not weights.exists()
+    pool.execute([run], pool.Options(keep_models=True), say=lines.append)
+    assert lines[1].startswith("Of 1 finished runs the weights are gone")
 
 
 def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> None:

@@ -10,12 +10,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
+from finetune.comparison.depth_page import STATISTICS
 from finetune.outputs import write_json
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.command import batches, load, token_ids
 
 FIGURES = ("cosine_similarity", "high_to_dc")
-STATISTICS = ("cosine", "high_to_dc", "effective_rank")
 LENGTH, BATCH = 128, 8
 
 

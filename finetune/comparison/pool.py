@@ -96,8 +96,13 @@ def execute(
     Raises ``ValueError`` before anything starts if a folder holds a run with other settings.
     """
     check(wanted)
-    for run in () if options.keep_models else wanted:
-        run.remove_weights()  # of one that was killed between its end and this
+    if options.keep_models:
+        gone = sum(run.is_done() and not run.has_weights() for run in wanted)
+        if gone:
+            say(f"Of {gone} finished runs the weights are gone: to have them, remove their folders")
+    else:
+        for run in wanted:
+            run.remove_weights()  # of one that was killed between its end and this
     work = _Work(wanted, options, say, shown)
     try:
         while work.waiting or work.active:

@@ -96,6 +96,10 @@ class Run:
         lines = [line.rpartition("\r")[2].rstrip() for line in re.split(r"\r?\n", text)]
         return "\n".join([line for line in lines if line][-TAIL:])
 
+    def has_weights(self) -> bool:
+        """Whether a model is in its folder."""
+        return any(self.folder.glob("*.safetensors"))
+
     def remove_weights(self) -> None:
         """Delete a finished run's weights and checkpoints, if it was started without keeping.
 

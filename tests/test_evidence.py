@@ -86,7 +86,7 @@ def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
     assert "| cosine similarity of tokens: none | 0.100 | 0.600 | - | - | - |" in text
     assert "| cosine similarity of tokens: gfsa | 0.100 | 0.465 | -0.135 | -0.1" in text
     assert " | 0.0156 |" in text  # 2/2^8, of two arms
-    assert "Shown here: tokens less alike in gfsa (cosine similarity of tokens)." in text
+    assert "Shown here: tokens are less alike in gfsa by cosine similarity of tokens." in text
     for seed in seeds.values():
         seed["gfsa"] = seed["none"]
     (tmp_path / "study-depth.json").write_text(json.dumps(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -75,13 +76,18 @@ def compare(found: Mapping[str, Any], statistic: str) -> list[tuple[float, Any, 
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """Which arms' tokens were shown to be less alike, or more, by which statistic."""
+    """Which arms' tokens were shown to be less alike, or more, by which statistics."""
     _, *arms = next(iter(found["seeds"].values()))
-    shown: dict[str, list[str]] = {"less alike": [], "more alike": []}
+    shown = defaultdict(list)  # (less or more, arms) -> statistics that show it
     for statistic, (title, more_is_less_alike) in STATISTICS.items():
+        ways = defaultdict(list)
         for arm, (mean, _, p) in zip(arms, compare(found, statistic), strict=True):
             if p <= LEVEL:
-                way = "less alike" if (mean > 0) == more_is_less_alike else "more alike"
-                shown[way].append(f"{arm} ({title})")
-    said = [f"tokens {way} in {', '.join(names)}" for way, names in shown.items() if names]
+                ways["less" if (mean > 0) == more_is_less_alike else "more"].append(arm)
+        for way, of_arms in ways.items():
+            shown[way, ", ".join(of_arms)].append(title)
+    said = [
+        f"tokens are {way} alike in {of_arms} by {', '.join(titles)}"
+        for (way, of_arms), titles in shown.items()
+    ]
     return f"Shown here: {'; '.join(said) or 'no difference in any of these'}."

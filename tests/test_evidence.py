@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import glue_stand_in
 import pytest
+import tiny_task
 
 from finetune import compare, evidence, sweep
-from finetune.comparison import depth_page, evidence_page
+from finetune.comparison import depth, depth_page, evidence_page
 
 
 @pytest.mark.parametrize("study", evidence.studies(), ids=lambda study: study.name)
@@ -93,3 +94,18 @@ def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
     text = "\n".join(depth_page.section("study", tmp_path))
     assert "Shown here: no difference in any of these." in text
     assert depth_page.section("other", tmp_path) == []
+
+
+def test_the_look_inside_reads_no_more_than_the_models_can(tmp_path: Path) -> None:
+    tiny_task.save_bert(tmp_path / "model")
+    runs = {3: dict.fromkeys(("none", "gfsa"), tmp_path / "model")}
+    depth.look("study", None, runs, ["the red fox " * 99, "the fox"], tmp_path / "docs")
+    found = json.loads((tmp_path / "docs" / "study-depth.json").read_text("utf-8"))
+    arms = found["seeds"]["3"]
+    assert arms["none"] == arms["gfsa"]
+    assert len(found["before"]["cosine"]) == len(arms["none"]["cosine"]) == 3  # two layers
+    text = "\n".join(depth_page.section("study", tmp_path / "docs"))
+    assert "| effective rank: gfsa |" in text
+    assert " | +0.000 | - | 1 |" in text  # one seed has no interval
+    for figure in found["figures"]:
+        assert (tmp_path / "docs" / f"study-{figure}.png").is_file()

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from finetune.comparison.depth_page import STATISTICS
 from finetune.outputs import write_json
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
-from hf_graphattn.diagnostics.command import batches, load, token_ids
+from hf_graphattn.diagnostics.command import batches, load, readable, token_ids
 
 FIGURES = ("cosine_similarity", "high_to_dc")
 LENGTH, BATCH = 128, 8
@@ -32,7 +32,7 @@ def look(
         name: the study's.
         start: the checkpoint that all arms began from; None is nothing, fresh weights.
         runs: of each seed, each arm's run, with its weights; the baseline first.
-        texts: what the models read, a sequence each, cut to 128 tokens.
+        texts: what the models read, a sequence each, cut to 128 tokens or what the models can read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))
@@ -59,7 +59,8 @@ def look(
 
 
 def _diagnosis(model: PreTrainedModel, tokenizer: Any, texts: Sequence[str]) -> Diagnosis:
-    ids = token_ids(tokenizer, list(texts), LENGTH, len(texts))
+    length = readable(LENGTH, model, tokenizer)
+    ids = token_ids(tokenizer, list(texts), length, len(texts))
     return diagnose(model, batches(model, tokenizer, ids, BATCH), max_sequences=len(texts))
 
 

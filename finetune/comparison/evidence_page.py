@@ -78,7 +78,9 @@ def _section(study: Any, run: Path, folder: Path) -> str | None:
             lines += [f"- {words}" for words in (*found["verdicts"], *found["notes"])]
             lines += ["", f"![{study.title}]({folder.name}/{study.name}.png)", ""]
             lines += [*_reported(study), f"The papers: {study.paper}", ""]
-            lines += [*found.get("method", [])[-1:], "", _cost(run, found), ""]  # the arms' flags
+            if "method" in found:
+                lines += [found["method"][-1], ""]  # each arm's own flags
+            lines += [_cost(run, found), ""]
             return "\n".join([*lines, *depth_page.section(study.name, folder)])
     return None
 

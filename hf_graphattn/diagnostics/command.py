@@ -107,6 +107,12 @@ def _lack(folder: Path) -> str:
     return "it has no config.json" if folder.is_dir() else "there is no such folder"
 
 
+def readable(length: int, model: Any, tokenizer: Any) -> int:
+    """At most so many tokens, and no more than the model has positions for."""
+    positions = getattr(model.config, "max_position_embeddings", None) or math.inf
+    return int(min(length, tokenizer.model_max_length, positions))
+
+
 def token_ids(tokenizer: Any, texts: list[str], length: int, count: int) -> TokenIds:
     """The first `count` sequences of at most `length` tokens, special tokens among them.
 
@@ -214,11 +220,10 @@ def _check_folder(path: str) -> None:
 
 def _max_length(wanted: int, model: Any, tokenizer: Any) -> int:
     """What was asked for, or what the model can read if that is less."""
-    positions = getattr(model.config, "max_position_embeddings", None) or math.inf
-    longest = min(tokenizer.model_max_length, positions)
-    if wanted > longest:
-        print(f"note: --max_length is {longest}, all that the model can read", file=sys.stderr)
-    return int(min(wanted, longest))
+    length = readable(wanted, model, tokenizer)
+    if wanted > length:
+        print(f"note: --max_length is {length}, all that the model can read", file=sys.stderr)
+    return length
 
 
 def _notes(read: Mapping[str, TokenIds]) -> list[str]:

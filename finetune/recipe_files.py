@@ -17,12 +17,7 @@ def read(path: str, known: Iterable[str]) -> dict[str, Any]:
 
     Raises ``ValueError`` if it is no file of ``flag: value``, or has a flag that is not ``known``.
     """
-    if not Path(path).is_file():
-        raise refusal("recipe", path, "an existing YAML file of `flag: value`", "Check the path.")
-    try:
-        found = yaml.safe_load(Path(path).read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise refusal("recipe", path, "valid YAML", f"It says: {error}") from error
+    found = load("recipe", path, "flag: value")
     if not isinstance(found, dict):
         raise refusal("recipe", path, "a file of lines `flag: value`", "Write it so.")
     names = sorted(set(known) - {"recipe", "help"})
@@ -39,6 +34,19 @@ def read(path: str, known: Iterable[str]) -> dict[str, Any]:
         if isinstance(value, dict):
             raise refusal(f"recipe {path}, flag {name}", value, "a value or a list", "Flatten it.")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def load(argument: str, path: str, form: str) -> Any:
+    """What a YAML file of the form named holds; it is the caller's to check that it has it.
+
+    Raises ``ValueError`` if there is no such file, or it is no YAML.
+    """
+    if not Path(path).is_file():
+        raise refusal(argument, path, f"an existing YAML file of `{form}`", "Check the path.")
+    try:
+        return yaml.safe_load(Path(path).read_text("utf-8"))
+    except yaml.YAMLError as error:
+        raise refusal(argument, path, "valid YAML", f"It says: {error}") from error
 
 
 def words(flags: Mapping[str, Any]) -> list[str]:

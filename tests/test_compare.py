@@ -203,7 +203,7 @@ def test_predictions_that_cannot_be_compared_are_refused(
         examples.compare(tmp_path, tmp_path)
 
 
-def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_one_line() -> None:
     argv = ["--script", SCRIPT, "--output_dir", "out", "--variants", "none", "gfas"]
     with pytest.raises(SystemExit) as stopped:
         command_line.exit_with(lambda: compare.main(argv))

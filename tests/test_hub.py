@@ -86,7 +86,8 @@ def saved(tmp_path: Path, architecture: str = "BERT") -> PreTrainedModel:
 def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
     saved(tmp_path)
     author = Person(hub, tmp_path / "author")
-    assert author.runs(2 * PUSH).count("/commit/") == 2  # a second push keeps the card too
+    assert "/commit/" in author.runs(PUSH)
+    author.runs(PUSH)  # a second push keeps the card too
     files = hub.files(REPO)
     assert set(files) == {"README.md", "config.json", "graph_attn.py", "model.safetensors"}
     card = files["README.md"].decode()
@@ -107,9 +108,10 @@ def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
     reader.runs(
         "import hf_graphattn as ga\n"
         'model = ga.from_pretrained("user/tiny")\n'
-        'assert not hasattr(model.config, "auto_map")\n'
-        + CHECK
-        + "from huggingface_hub import ModelCard\n"
+        'assert not hasattr(model.config, "auto_map")\n' + CHECK
+    )
+    reader.runs(
+        "from huggingface_hub import ModelCard\n"
         'data = ModelCard.load("user/tiny").data\n'
         'assert data.eval_results[0].metric_value == 0.5 and data.model_name == "tiny"\n'
     )

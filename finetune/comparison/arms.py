@@ -7,16 +7,13 @@ import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 import hf_graphattn as ga
 from finetune import recipe_files
 from finetune.arguments import NO_VARIANT
 from finetune.comparison.scripts import Script, learns_scalars
-from finetune.flags import Refused, refusal
+from finetune.flags import refusal
 
 FILTER_RATE = "filter_learning_rate"
 
@@ -57,11 +54,9 @@ def chosen(
     names = list(known if names is None else names)
     added: dict[str, list[str]] = {}
     for line in own_flags:
-        name, flags = _own_flags(line)
-        if "--variant" in flags and name not in names:
-            names.append(name)
+        name, flags = _own_flags(line, names)
         if name not in names:
-            raise _bad_own_flags(line, names)
+            names.append(name)
         added.setdefault(name, []).extend(flags)
     arms = [_arm(name, [*known.get(name, []), *added.get(name, [])], known) for name in names]
     if len(set(names)) < len(names) or len(names) < 2:
@@ -74,29 +69,20 @@ def chosen(
     return sorted(arms, key=lambda arm: arm.name != baseline)
 
 
-def _own_flags(line: str) -> tuple[str, list[str]]:
-    """The name and the words of ``"name: --flag value ..."``."""
+def _own_flags(line: str, names: Sequence[str]) -> tuple[str, list[str]]:
+    """The name and the words of ``"name: --flag value ..."``; a variant among them makes an arm."""
     name, colon, flags = line.partition(":")
     with suppress(ValueError):  # of a quotation mark that is not closed
         words = shlex.split(flags)
-        if colon:
+        if colon and (name.strip() in names or "--variant" in words):
             return name.strip(), words
-    raise _bad_own_flags(line, ["an arm"])
-
-
-def _bad_own_flags(line: str, names: Sequence[str]) -> Refused:
     allowed = f"'name: --flag value ...' with a name of {', '.join(names)}"
-    return refusal("variant_flags", line, allowed, "Write it so, in quotes.")
+    raise refusal("variant_flags", line, allowed, "Write it so, in quotes.")
 
 
 def read(path: str) -> dict[str, list[str]]:
     """Each arm's flags, as words of a command line, from a YAML file."""
-    if not Path(path).is_file():
-        raise refusal("arms", path, "an existing YAML file of `name: {flag: value}`", "Check it.")
-    try:
-        found = yaml.safe_load(Path(path).read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise refusal("arms", path, "valid YAML", f"It says: {error}") from error
+    found = recipe_files.load("arms", path, "name: {flag: value}")
     arms = found if isinstance(found, dict) else {"the file": found}
     for name, flags in arms.items():
         if not isinstance(flags, dict | None):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from finetune.comparison.statistics import LEVEL, bootstrap_interval, holm, permutation_p
+from finetune.comparison.results import ArmResult, TaskResult, against_baseline
+from finetune.comparison.statistics import LEVEL
 from finetune.comparison.tables import NONE, pipes
 
 # Statistic -> its name, and whether more of it is tokens that are less alike.
@@ -18,6 +18,8 @@ STATISTICS = {
     "high_to_dc": ("high-frequency over DC energy", True),
     "effective_rank": ("effective rank", True),
 }
+HEADINGS = ("", "embeddings", "last layer", "difference there", "95 % interval", "p, Holm")
+EMBEDDINGS, LAST = 0, -1  # depths
 
 
 def section(name: str, folder: Path) -> list[str]:
@@ -26,68 +28,63 @@ def section(name: str, folder: Path) -> list[str]:
     if not source.is_file():
         return []
     found = json.loads(source.read_text("utf-8"))
-    seeds = found["seeds"]
-    lines = [
+    seeds = list(found["seeds"])
+    compared = [against_baseline([_result(found, s, LAST)])[0] for s in STATISTICS]
+    return [
         f"### Inside: {found['sequences']} texts of the validation set, seeds {', '.join(seeds)}",
         "",
-        *pipes(["", "embeddings", "last layer", "difference there", "95 % interval", "p, Holm"],
-               [row for statistic in STATISTICS for row in rows(found, statistic)]),
+        *pipes(HEADINGS, [row for task in compared for row in _rows(found, task)]),
         "",
         "The papers hold that their filters keep tokens from growing alike: a lower cosine, more "
-        f"high-frequency energy, a higher rank than plain attention has. {verdict(found)} Means "
+        f"high-frequency energy, a higher rank than plain attention has. {verdict(compared)} Means "
         "over the seeds; differences paired by seed, p corrected over the arms of a statistic. The "
-        f"figures are of seed {next(iter(seeds))}.",
+        f"figures are of seed {seeds[0]}.",
         "",
-    ]  # fmt: skip
-    figures = [f"![{f} by depth]({folder.name}/{name}-{f}.png)" for f in found["figures"]]
-    return [*lines, *figures, ""]
-
-
-def rows(found: Mapping[str, Any], statistic: str) -> Iterator[list[str]]:
-    """The table's rows on one statistic: the start, plain attention, and each arm against it."""
-    title, _ = STATISTICS[statistic]
-    plain, *arms = next(iter(found["seeds"].values()))
-    begun = found["before"][statistic]
-    yield [f"{title}: before", f"{begun[0]:.3f}", f"{begun[-1]:.3f}", NONE, NONE, NONE]
-    compared = dict(zip(arms, compare(found, statistic), strict=True))
-    for arm in (plain, *arms):
-        first, last = (
-            fmean(seed[arm][statistic][depth] for seed in found["seeds"].values())
-            for depth in (0, -1)
-        )
-        words = [NONE] * 3
-        if arm in compared:
-            mean, interval, p = compared[arm]
-            between = f"{interval.low:+.3f} to {interval.high:+.3f}" if interval else NONE
-            words = [f"{mean:+.3f}", between, f"{p:.3g}"]
-        yield [f"{title}: {arm}", f"{first:.3f}", f"{last:.3f}", *words]
-
-
-def compare(found: Mapping[str, Any], statistic: str) -> list[tuple[float, Any, float]]:
-    """Of each arm but plain attention: mean difference at the last layer, interval, p by Holm."""
-    seeds = list(found["seeds"].values())
-    plain, *arms = seeds[0]
-    differences = [[s[arm][statistic][-1] - s[plain][statistic][-1] for s in seeds] for arm in arms]
-    corrected = holm([permutation_p(values) for values in differences])
-    return [
-        (fmean(values), bootstrap_interval(values), p)
-        for values, p in zip(differences, corrected, strict=True)
+        *(f"![{f} by depth]({folder.name}/{name}-{f}.png)" for f in found["figures"]),
+        "",
     ]
 
 
-def verdict(found: Mapping[str, Any]) -> str:
+def verdict(compared: Sequence[TaskResult]) -> str:
     """Which arms' tokens were shown to be less alike, or more, by which statistics."""
-    _, *arms = next(iter(found["seeds"].values()))
     shown = defaultdict(list)  # (less or more, arms) -> statistics that show it
-    for statistic, (title, more_is_less_alike) in STATISTICS.items():
+    for task in compared:
         ways = defaultdict(list)
-        for arm, (mean, _, p) in zip(arms, compare(found, statistic), strict=True):
-            if p <= LEVEL:
-                ways["less" if (mean > 0) == more_is_less_alike else "more"].append(arm)
-        for way, of_arms in ways.items():
-            shown[way, ", ".join(of_arms)].append(title)
+        for arm in task.arms:
+            if arm.paired is not None and arm.paired.corrected_p <= LEVEL:
+                is_less = (arm.paired.mean > 0) == task.greater_is_better
+                ways["less" if is_less else "more"].append(arm.name)
+        for way, arms in ways.items():
+            shown[way, ", ".join(arms)].append(task.task)
     said = [
-        f"tokens are {way} alike in {of_arms} by {', '.join(titles)}"
-        for (way, of_arms), titles in shown.items()
+        f"tokens are {way} alike in {arms} by {', '.join(titles)}"
+        for (way, arms), titles in shown.items()
     ]
     return f"Shown here: {'; '.join(said) or 'no difference in any of these'}."
+
+
+def _result(found: Mapping[str, Any], statistic: str, depth: int) -> TaskResult:
+    """A statistic at one depth, as a comparison's metric: better is less alike."""
+    title, more_is_less_alike = STATISTICS[statistic]
+    seeds = found["seeds"]
+
+    def result(arm: str) -> ArmResult:
+        values = {seed: of_seed[arm][statistic][depth] for seed, of_seed in seeds.items()}
+        return ArmResult(arm, [], values, {}, {})
+
+    arms = [result(arm) for arm in next(iter(seeds.values()))]
+    return TaskResult(title, statistic, more_is_less_alike, arms)
+
+
+def _rows(found: Mapping[str, Any], last: TaskResult) -> Iterator[list[str]]:
+    """The table's rows on one statistic: the start, plain attention, and each arm against it."""
+    begun = found["before"][last.metric]
+    yield [f"{last.task}: before", f"{begun[EMBEDDINGS]:.3f}", f"{begun[LAST]:.3f}", *[NONE] * 3]
+    first = _result(found, last.metric, EMBEDDINGS)
+    for at_first, arm in zip(first.arms, last.arms, strict=True):
+        words, paired = [NONE] * 3, arm.paired
+        if paired is not None:
+            ends = paired.interval
+            between = f"{ends.low:+.3f} to {ends.high:+.3f}" if ends else NONE
+            words = [f"{paired.mean:+.3f}", between, f"{paired.corrected_p:.3g}"]
+        yield [f"{last.task}: {arm.name}", f"{at_first.mean:.3f}", f"{arm.mean:.3f}", *words]

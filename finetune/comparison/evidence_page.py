@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.comparison import depth_page
+from finetune.comparison.tables import pipes
 from finetune.outputs import write_json
 
 HEAD = """# Evidence: does it help, at the size that fits here?
@@ -89,8 +90,8 @@ def _reported(study: Any) -> list[str]:
     """The papers' rows, to read ours beside them."""
     if not study.reported:
         return []
-    rows = [f"| {row['paper']} | {row['setting']} | {row['figure']} |" for row in study.reported]
-    return ["| reported | setting | figure |", "| --- | --- | --- |", *rows, ""]
+    rows = [[row["paper"], row["setting"], row["figure"]] for row in study.reported]
+    return [*pipes(["reported", "setting", "figure"], rows), ""]
 
 
 # What the page rests on, without the paths of the machine that it was run on.

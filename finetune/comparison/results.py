@@ -120,7 +120,12 @@ def gather(
             for arm in dict.fromkeys(cell.arm for cell in of_task)
         ]
         found.append(TaskResult(task, name, greater_is_better(name), arms))
-    return _corrected([_paired(task) for task in found]) if paired else found
+    return against_baseline(found) if paired else found
+
+
+def against_baseline(found: Iterable[TaskResult]) -> list[TaskResult]:
+    """Each task's arms compared to its first; p corrected over every comparison of every task."""
+    return _corrected([_paired(task) for task in found])
 
 
 def shown(run: Run) -> str:

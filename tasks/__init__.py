@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tasks.metrics import Metric
+
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import DatasetDict
 
 OBJECTIVES = ("classify", "regress", "lm")
 ROW_ENDS = ("none", "newline", "eos")
-
-Metrics = Callable[["np.ndarray", "np.ndarray"], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,13 @@ class Task:
     ``builder`` makes the data set on the spot, for tasks that have no source. ``verbatim`` says
     that a special token's spelling in the text is only text, as in source code.
 
-    Of language models (``lm``, which have no labels and no metrics of their own): ``row_end`` is
+    ``metrics`` are what the task is scored by; ``main_metric`` is the name of the one that chooses
+    the best epoch. The objective may measure more beside them, such as the loss.
+
+    A row names the columns that the model reads: ``text_columns``, ``image_column`` or
+    ``audio_column``.
+
+    Of language models (``lm``, which have no labels): ``row_end`` is
     what follows each row's text, where it does not end so already (``newline``), or always
     (``eos``, the tokenizer's token); ``word_level`` says that white space parts the text's words,
     so that a perplexity a word is comparable; ``other_configs`` are other forms of the data.
@@ -51,9 +56,11 @@ class Task:
     name: str
     family: str
     objective: str
-    text_columns: tuple[str, ...]
+    metrics: tuple[Metric, ...]
     main_metric: str
-    metrics: Metrics | None = None
+    text_columns: tuple[str, ...] = ()
+    image_column: str = ""
+    audio_column: str = ""
     label_column: str = "label"
     label_names: tuple[str, ...] = ()
     dataset_name: str | None = None
@@ -72,31 +79,59 @@ class Task:
     verbatim: bool = False
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
+        self._check_choice("objective", self.objective, OBJECTIVES)
+        self._check_choice("row_end", self.row_end, ROW_ENDS)
+        if not self.input_columns:
             raise ValueError(
-                f"objective of task {self.name!r} is {self.objective!r}; allowed: "
-                f"{', '.join(OBJECTIVES)}. Give it one of these."
+                f"text_columns, image_column and audio_column of task {self.name!r} are empty; "
+                "allowed: one column or more. Name the columns that the model reads."
             )
         if (self.objective == "classify") != bool(self.label_names):
             raise ValueError(
                 f"label_names of task {self.name!r} is {self.label_names!r} with the objective "
-                f"{self.objective!r}; classify needs names, regress allows none. Change either."
-            )
-        if (self.objective == "lm") != (self.metrics is None):
-            raise ValueError(
-                f"metrics of task {self.name!r} is {self.metrics!r} with the objective "
-                f"{self.objective!r}; lm allows none, the others need a function. Change either."
-            )
-        if self.row_end not in ROW_ENDS:
-            raise ValueError(
-                f"row_end of task {self.name!r} is {self.row_end!r}; allowed: "
-                f"{', '.join(ROW_ENDS)}. Give it one of these."
+                f"{self.objective!r}; allowed: names with classify, none with the others. Give the "
+                "labels' names, or take the objective that fits the labels."
             )
         if self.dataset_name is None and self.builder is None and self.family:
             raise ValueError(
-                f"dataset_name and builder of task {self.name!r} are both None; a task needs a "
-                "source. Give one of them."
+                f"dataset_name and builder of task {self.name!r} are both None; allowed: a source. "
+                "Give the hub id of the data, or a function that builds them."
             )
+        self._check_metrics()
+
+    def _check_choice(self, field: str, value: str, allowed: tuple[str, ...]) -> None:
+        if value not in allowed:
+            raise ValueError(
+                f"{field} of task {self.name!r} is {value!r}; allowed: {', '.join(allowed)}. "
+                "Give it one of these."
+            )
+
+    def _check_metrics(self) -> None:
+        known = [metric.name for metric in self.metrics]
+        if len(set(known)) < len(known):
+            raise ValueError(
+                f"metrics of task {self.name!r} are {', '.join(known)}; allowed: each name once. "
+                "Leave one of the two out, or give it another name."
+            )
+        if self.main_metric not in known:
+            raise ValueError(
+                f"main_metric of task {self.name!r} is {self.main_metric!r}; allowed: "
+                f"{', '.join(known) or 'none, since it has no metrics'}. "
+                "Choose one of its metrics, or add this one to them."
+            )
+        for metric in self.metrics:
+            if metric.max_labels is not None and len(self.label_names) > metric.max_labels:
+                raise ValueError(
+                    f"metrics of task {self.name!r} hold {metric.name!r}, with "
+                    f"{len(self.label_names)} labels; allowed: at most {metric.max_labels} labels "
+                    "for it. Take a mean over the labels: f1:average=macro."
+                )
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns that the model reads, of any kind."""
+        others = (self.image_column, self.audio_column)
+        return (*self.text_columns, *filter(None, others))
 
 
 _registered: dict[tuple[str, str], Task] = {}

@@ -7,7 +7,7 @@ objective `generate`, as CodeT5's released code has them.
 from __future__ import annotations
 
 from tasks import Split, Task, demo_code
-from tasks.metrics import accuracy, accuracy_and_f1
+from tasks.metrics import ACCURACY, F1
 
 FAMILY = "code_classification"
 LABEL_WORDS = ("false", "true")
@@ -23,7 +23,7 @@ TASKS = (
         text_columns=("func",),
         label_column="target",
         label_names=LABEL_WORDS,
-        metrics=accuracy,
+        metrics=(ACCURACY,),
         main_metric="accuracy",
         test_splits=(Split("test", prediction_file="defect.tsv"),),
         verbatim=True,
@@ -37,7 +37,7 @@ TASKS = (
         dataset_config="default",
         text_columns=("func1", "func2"),
         label_names=LABEL_WORDS,
-        metrics=accuracy_and_f1,
+        metrics=(ACCURACY, F1),
         main_metric="f1",
         test_splits=(Split("test", prediction_file="clone.tsv"),),
         verbatim=True,
@@ -50,7 +50,7 @@ TASKS = (
         text_columns=("func",),
         label_column="target",
         label_names=LABEL_WORDS,
-        metrics=accuracy,
+        metrics=(ACCURACY,),
         main_metric="accuracy",
         test_splits=(Split("test", prediction_file="demo.tsv"),),
         verbatim=True,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks import Metrics, Split, Task, demo
-from tasks.metrics import accuracy, accuracy_and_f1, matthews_correlation, pearson_and_spearman
+from tasks import Metric, Split, Task, demo
+from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR
 
 FAMILY = "glue"
 HUB_ID = "nyu-mll/glue"
@@ -16,7 +16,7 @@ def _glue(
     name: str,
     text_columns: tuple[str, ...],
     label_names: tuple[str, ...],
-    metrics: Metrics,
+    metrics: tuple[Metric, ...],
     main_metric: str,
     prediction_file: str = "",
     **others: Any,
@@ -45,17 +45,17 @@ TASKS = (
         "cola",
         ("sentence",),
         ACCEPTABLE,
-        matthews_correlation,
+        (MATTHEWS_CORRELATION,),
         "matthews_correlation",
         "CoLA.tsv",
     ),
-    _glue("sst2", ("sentence",), ("negative", "positive"), accuracy, "accuracy", "SST-2.tsv"),
-    _glue("mrpc", PAIR, PARAPHRASE, accuracy_and_f1, "f1", "MRPC.tsv"),
+    _glue("sst2", ("sentence",), ("negative", "positive"), (ACCURACY,), "accuracy", "SST-2.tsv"),
+    _glue("mrpc", PAIR, PARAPHRASE, (ACCURACY, F1), "f1", "MRPC.tsv"),
     _glue(
         "qqp",
         ("question1", "question2"),
         ("not_duplicate", "duplicate"),
-        accuracy_and_f1,
+        (ACCURACY, F1),
         "f1",
         "QQP.tsv",
     ),
@@ -63,7 +63,7 @@ TASKS = (
         "stsb",
         PAIR,
         (),
-        pearson_and_spearman,
+        (PEARSON, SPEARMANR),
         "pearson",
         "STS-B.tsv",
         score_range=(0.0, 5.0),
@@ -72,7 +72,7 @@ TASKS = (
         "mnli",
         ("premise", "hypothesis"),
         ("entailment", "neutral", "contradiction"),
-        accuracy,
+        (ACCURACY,),
         "accuracy",
         validation_splits=(
             Split("validation_matched"),
@@ -88,13 +88,13 @@ TASKS = (
         "qnli",
         ("question", "sentence"),
         ENTAILMENT,
-        accuracy,
+        (ACCURACY,),
         "accuracy",
         "QNLI.tsv",
         submits_names=True,
     ),
-    _glue("rte", PAIR, ENTAILMENT, accuracy, "accuracy", "RTE.tsv", submits_names=True),
-    _glue("wnli", PAIR, ("not_entailment", "entailment"), accuracy, "accuracy", "WNLI.tsv"),
+    _glue("rte", PAIR, ENTAILMENT, (ACCURACY,), "accuracy", "RTE.tsv", submits_names=True),
+    _glue("wnli", PAIR, ("not_entailment", "entailment"), (ACCURACY,), "accuracy", "WNLI.tsv"),
     Task(
         name="demo",
         family=FAMILY,
@@ -102,7 +102,7 @@ TASKS = (
         builder=demo.build,
         text_columns=("sentence",),
         label_names=ACCEPTABLE,
-        metrics=matthews_correlation,
+        metrics=(MATTHEWS_CORRELATION,),
         main_metric="matthews_correlation",
         test_splits=(Split("test", prediction_file="demo.tsv"),),
     ),

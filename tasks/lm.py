@@ -13,9 +13,10 @@ from typing import Any
 from datasets import DatasetDict
 
 from tasks import Split, Task, demo_lm
+from tasks.metrics import LOSS, PERPLEXITY, WORD_PERPLEXITY
 
 FAMILY = "lm"
-MAIN_METRIC = "perplexity"
+METRICS = (LOSS, PERPLEXITY, WORD_PERPLEXITY)  # the last of word-level texts only
 
 
 def language_task(name: str, text_column: str, **others: Any) -> Task:
@@ -26,7 +27,8 @@ def language_task(name: str, text_column: str, **others: Any) -> Task:
         objective="lm",
         text_columns=(text_column,),
         label_column="",
-        main_metric=MAIN_METRIC,
+        metrics=METRICS,
+        main_metric=PERPLEXITY.name,
         test_splits=(Split("test"),),
         **others,
     )

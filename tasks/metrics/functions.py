@@ -1,0 +1,97 @@
+"""Each of our metrics as one plain function of predictions and references, without a network.
+
+Both are of shape ``(examples,)`` and the value is a float. A value that is undefined because one
+side is constant is reported as 0.0, as scikit-learn does for Matthews' coefficient, so that result
+files stay valid JSON. Predictions that are NaN or infinite raise ``ValueError``: they come from a
+model that diverged.
+
+scikit-learn and SciPy are imported by the first call. This file imports nothing of this project:
+``evaluate.load`` copies it next to the module that it loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def accuracy(predictions: np.ndarray, references: np.ndarray) -> float:
+    """Share of equal labels."""
+    from sklearn.metrics import accuracy_score
+
+    return _of_labels(accuracy_score, predictions, references)
+
+
+def f1(predictions: np.ndarray, references: np.ndarray, average: str = "binary") -> float:
+    """F1 of the label 1, or the mean over all labels that ``average`` names ("macro", ...)."""
+    from sklearn.metrics import f1_score
+
+    options = {"pos_label": 1, "average": average, "zero_division": 0.0}
+    return _of_labels(f1_score, predictions, references, **options)
+
+
+def matthews_correlation(predictions: np.ndarray, references: np.ndarray) -> float:
+    """Matthews' correlation coefficient of any number of labels."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return _of_labels(matthews_corrcoef, predictions, references)
+
+
+def pearson(predictions: np.ndarray, references: np.ndarray) -> float:
+    """Pearson's correlation of scores."""
+    from scipy.stats import pearsonr
+
+    return _of_scores(pearsonr, predictions, references)
+
+
+def spearmanr(predictions: np.ndarray, references: np.ndarray) -> float:
+    """Spearman's correlation of scores."""
+    from scipy.stats import spearmanr
+
+    return _of_scores(spearmanr, predictions, references)
+
+
+def _of_labels(
+    score: Callable[..., Any], predictions: np.ndarray, references: np.ndarray, **options: Any
+) -> float:
+    _check(predictions, references)
+    try:
+        return float(score(references, predictions, **options))
+    except ValueError as error:
+        known = ", ".join(map(str, np.unique(np.concatenate([predictions, references]))[:5]))
+        raise ValueError(
+            f"the labels of {score.__name__} are {known}; allowed: two labels, 0 and 1, or any "
+            f"whole numbers with a mean over them. Choose a metric that fits the task, for example "
+            f"f1:average=macro for more than two labels. (scikit-learn: {error})"
+        ) from None
+
+
+def _of_scores(
+    correlation: Callable[..., Any], predictions: np.ndarray, references: np.ndarray
+) -> float:
+    """In float32, as GLUE's published script has them."""
+    _check(predictions, references)
+    predictions = np.asarray(predictions, dtype=np.float32)
+    references = np.asarray(references, dtype=np.float32)
+    if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
+        return 0.0
+    return float(correlation(predictions, references).statistic)
+
+
+def _check(predictions: np.ndarray, references: np.ndarray) -> None:
+    if np.shape(predictions) != np.shape(references) or np.ndim(predictions) != 1:
+        raise ValueError(
+            f"predictions and references have shapes {np.shape(predictions)} and "
+            f"{np.shape(references)}; allowed: one equal shape (examples,). Pass one value each."
+        )
+    if len(predictions) == 0:
+        raise ValueError(
+            "predictions is empty; allowed: one example or more. Evaluate on a split that has rows."
+        )
+    if not np.all(np.isfinite(predictions)):
+        raise ValueError(
+            "predictions hold NaN or infinite values; allowed: finite ones. The model diverged: "
+            "lower the learning rate."
+        )

@@ -179,6 +179,8 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-# Whoever imports this module makes "graph_attn" known to transformers; see registration.py.
+# Importing this module makes "graph_attn" known to transformers. Before that, transformers refuses
+# a patched checkpoint by itself, since it does not know the name; so nothing need be registered
+# earlier. A pickled model imports this module, because its hooks are functions of it.
 AttentionInterface.register(NAME, graph_attn)
 AttentionMaskInterface.register(NAME, masks.graph_attn_mask)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 USE = """
 import hf_graphattn as ga
 from transformers import BertConfig, BertModel
@@ -38,7 +38,7 @@ def test_the_wheel_holds_only_the_library(wheel: Path):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hf_graphattn"}
     shipped = {name for name in names if name.startswith("hf_graphattn/")}
     source = (ROOT / "hf_graphattn").rglob("*")
-    own = {str(p.relative_to(ROOT)) for p in source if p.suffix == ".py" or p.name == "py.typed"}
+    own = {str(p.relative_to(ROOT)) for p in source if p.suffix in (".py", ".pyi", ".typed")}
     assert shipped == own
 
 

@@ -1,0 +1,155 @@
+"""What `import hf_graphattn` imports, and what works without it; in fresh processes."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import MODELS, inputs
+
+import hf_graphattn as ga
+
+FORBIDDEN = {"triton", "flash_attn", "datasets", "accelerate", "peft", "tasks", "finetune"}
+
+
+def run(script: str, *arguments: object) -> list[str]:
+    """The words that a script prints in a process of its own."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_import_adds_two_small_modules_to_that_of_transformers() -> None:
+    script = "import sys, transformers\nbefore = set(sys.modules)\nimport hf_graphattn\n"
+    added = run(script + "print(*set(sys.modules) - before)")
+    assert set(added) == {"hf_graphattn", "lazy_loader"}
+
+
+def test_a_config_needs_torch_and_the_rest_transformers() -> None:
+    """Each name imports what it needs; what is not there is no reason to import anything."""
+    script = """
+import sys
+import hf_graphattn as ga
+assert not hasattr(ga, "missing") and not hasattr(ga, "_missing")
+assert "torch" not in sys.modules
+assert ga.GFSAConfig(order=4).order == 4 and not hasattr(ga, "HeatConfig")
+assert "torch" in sys.modules and "transformers" not in sys.modules
+assert ga.patch_model is ga.patching.patch_model
+assert "transformers.modeling_utils" in sys.modules
+from hf_graphattn import *
+from hf_graphattn import backends
+assert load_filters is ga.load_filters and backends is ga.backends
+"""
+    assert run(script) == []
+
+
+def test_no_name_imports_an_extra() -> None:
+    """In a fresh process; what transformers itself imports is not ours to forbid."""
+    script = """
+import sys
+from transformers import AutoConfig, AutoModel, AttentionMaskInterface, PreTrainedModel
+import transformers.core_model_loading, transformers.models.auto.modeling_auto
+before = set(sys.modules)
+from hf_graphattn import *
+print(*{name.split(".")[0] for name in set(sys.modules) - before})
+"""
+    imported = set(run(script))
+    assert "hf_graphattn" in imported
+    assert imported.isdisjoint(FORBIDDEN)
+
+
+def test_the_public_names_are_those_of_the_stub() -> None:
+    """Which type checkers read; each is where the stub says, and in `dir`."""
+    stub = ast.parse(Path(ga.__file__).with_suffix(".pyi").read_text("utf-8"))
+    lines = [line for line in stub.body if isinstance(line, ast.ImportFrom)]
+    listed = {(line.module, each.name, each.asname) for line in lines for each in line.names}
+    assert len(listed) > 20
+    for module, name, exported in listed:
+        assert exported == name  # else type checkers take it for the stub's own
+        assert getattr(ga, name) is getattr(import_module(f"hf_graphattn.{module}"), name)
+    assert sorted(name for _, name, _ in listed) == ga.__all__
+    assert set(ga.__all__) < set(dir(ga))
+
+
+PLAIN = """
+import sys
+{imports}
+try:
+    AutoModelForSequenceClassification.from_pretrained(sys.argv[1])
+except ValueError as error:
+    assert "graph_attn" in str(error), error
+    print("refused")
+"""
+TRANSFORMERS = "from transformers import AutoModelForSequenceClassification"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        TRANSFORMERS,
+        f"{TRANSFORMERS}\nimport hf_graphattn",
+        f"import hf_graphattn\n{TRANSFORMERS}",
+        f"import hf_graphattn as ga\nga.GFSAConfig()\n{TRANSFORMERS}",
+    ],
+)
+def test_plain_transformers_refuses_a_patched_folder(imports: str, patched_folder: Path) -> None:
+    """Before a function of ours is used, which `test_refusals` is about, in its own words."""
+    assert run(PLAIN.format(imports=imports), patched_folder) == ["refused"]
+
+
+UNPICKLE = {
+    "torch": "torch.load(sys.argv[1], weights_only=False)",
+    "pickle": "pickle.load(open(sys.argv[1], 'rb'))",
+}
+
+
+@pytest.mark.parametrize("way", UNPICKLE)
+@pytest.mark.parametrize("architecture", ["BERT", "T5"])
+def test_a_whole_pickled_model_runs_where_nothing_of_ours_was_imported(
+    architecture: str, way: str, tmp_path: Path
+) -> None:
+    """Its filters and hooks are ours, so that unpickling it imports what registers the name."""
+    model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(w_K=0.2, layers=(-1,)))
+    batch = inputs(model)
+    whole = {"model": model, "batch": batch, "expected": model(**batch)[0].detach()}
+    path = tmp_path / "whole"
+    torch.save(whole, path) if way == "torch" else path.write_bytes(pickle.dumps(whole))
+    script = f"""
+import pickle, sys, torch
+found = {UNPICKLE[way]}
+assert torch.equal(found["model"](**found["batch"])[0], found["expected"])
+"""
+    assert run(script, path) == []
+
+
+SPAWN = """
+import sys, torch, torch.multiprocessing as multiprocessing
+
+def forward(rank, model, batch, expected):
+    assert torch.equal(model(**batch)[0], expected)
+
+if __name__ == "__main__":
+    whole = torch.load(sys.argv[1], weights_only=False)
+    multiprocessing.spawn(forward, args=tuple(whole.values()), nprocs=1)
+    print("spawned")
+"""
+
+
+def test_a_spawned_process_runs_a_patched_model(tmp_path: Path) -> None:
+    model = ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(w_K=0.2))
+    batch = inputs(model)
+    torch.save(
+        {"model": model, "batch": batch, "expected": model(**batch)[0].detach()}, tmp_path / "whole"
+    )
+    script = tmp_path / "spawn.py"
+    script.write_text(SPAWN)
+    command = [sys.executable, str(script), str(tmp_path / "whole")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["spawned"]), done.stderr

@@ -56,23 +56,24 @@ def spearmanr(predictions: np.ndarray, references: np.ndarray) -> float:
 def _of_labels(
     score: Callable[..., Any], predictions: np.ndarray, references: np.ndarray, **options: Any
 ) -> float:
-    _check(predictions, references)
+    check(predictions, references)
     try:
         return float(score(references, predictions, **options))
     except ValueError as error:
-        known = ", ".join(map(str, np.unique(np.concatenate([predictions, references]))[:5]))
+        known = np.unique(np.concatenate([predictions, references])).tolist()
+        shown = ", ".join(map(str, known[:5])) + (", ..." if len(known) > 5 else "")
         raise ValueError(
-            f"the labels of {score.__name__} are {known}; allowed: two labels, 0 and 1, or any "
-            f"whole numbers with a mean over them. Choose a metric that fits the task, for example "
-            f"f1:average=macro for more than two labels. (scikit-learn: {error})"
-        ) from None
+            f"labels for {score.__name__} are {shown}; allowed: those that scikit-learn can score "
+            f"({' '.join(str(error).split())}). For more than two labels take f1:average=macro, "
+            "for scores pearson or spearmanr."
+        ) from error
 
 
 def _of_scores(
     correlation: Callable[..., Any], predictions: np.ndarray, references: np.ndarray
 ) -> float:
     """In float32, as GLUE's published script has them."""
-    _check(predictions, references)
+    check(predictions, references)
     predictions = np.asarray(predictions, dtype=np.float32)
     references = np.asarray(references, dtype=np.float32)
     if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
@@ -80,7 +81,8 @@ def _of_scores(
     return float(correlation(predictions, references).statistic)
 
 
-def _check(predictions: np.ndarray, references: np.ndarray) -> None:
+def check(predictions: np.ndarray, references: np.ndarray) -> None:
+    """Raise ``ValueError`` unless there is one finite prediction for each reference."""
     if np.shape(predictions) != np.shape(references) or np.ndim(predictions) != 1:
         raise ValueError(
             f"predictions and references have shapes {np.shape(predictions)} and "

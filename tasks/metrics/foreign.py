@@ -1,0 +1,185 @@
+"""Metrics of other people: modules of the library `evaluate`, from a file, a folder or the hub.
+
+A module is tried with a sample when it is loaded: so the names of its values are known, and one
+that cannot score labels is refused before the training instead of after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.metrics import functions
+from tasks.metrics.metric import Metric
+from tasks.refusals import reason, refusal
+
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+NUMBERS = "biuf"  # NumPy's kinds of them; of texts there is nothing to check
+Options = tuple[tuple[str, Any], ...]
+
+
+def load(spec: str, options: Options, sample: Sequence[Any], ours: str) -> tuple[Metric, ...]:
+    """One metric for each number that the module returns.
+
+    A module says by ``greater_is_better``, a bool or a dict of bools by value name, which way its
+    values are better; for one that does not, the metric's direction is None.
+
+    Args:
+        spec: a .py file, a folder that holds one of its name, or an id on the hub.
+        options: arguments of the module's ``compute``.
+        sample: labels or scores to try it with.
+        ours: the names of our metrics, for the message that there is no such module.
+
+    Raises:
+        ValueError: if there is no such module, or it cannot score the sample.
+    """
+    place = _place(spec, ours)
+    _check_loads(place, ours)
+    names = tuple(_values(place, options, np.asarray(sample), np.asarray(sample)))
+    together = partial(_named, place, options, names)
+    return tuple(
+        Metric(
+            ending(name, options),
+            _direction(_module(place), name),
+            partial(_one, place, options, name),
+            together=together,
+        )
+        for name in names
+    )
+
+
+def ending(name: str, options: Options) -> str:
+    """The name of a value that was computed with these arguments."""
+    return "_".join([name, *(str(value) for _, value in options)])
+
+
+def _place(spec: str, ours: str) -> str:
+    """The absolute path of a local module, or an id on the hub."""
+    local = Path(spec).expanduser().absolute()
+    is_file = local.suffix == ".py" and local.is_file()
+    if is_file or (local / f"{local.name}.py").is_file():
+        return str(local)
+    if spec.endswith(".py") or not HUB_ID.fullmatch(spec):
+        raise _unknown(spec, ours, f"There is no such file in {Path.cwd()}: correct the path.")
+    return spec
+
+
+def _unknown(spec: str, ours: str, remedy: str) -> ValueError:
+    allowed = (
+        f"{ours}; the path of a .py file, or of a folder with a .py file of its name; "
+        "an id on the hub that can be reached"
+    )
+    return refusal("metric", spec, allowed, remedy)
+
+
+@cache
+def _module(place: str) -> Any:
+    import evaluate
+
+    # In memory, so that no two processes wait for one file.
+    return evaluate.load(place, keep_in_memory=True)
+
+
+def _check_loads(place: str, ours: str) -> None:
+    try:
+        module = _module(place)
+    except Exception as error:  # a module is any code
+        if isinstance(error, OSError) and not Path(place).is_absolute():
+            remedy = (
+                "Correct the spelling, connect to the network, or download the module's file and "
+                "give its path."
+            )
+            raise _unknown(place, ours, remedy) from None
+        raise refusal(
+            "metric",
+            place,
+            "a Python file with a subclass of evaluate.Metric",
+            f"Correct the file, or install what it imports; its error was {reason(error)}",
+        ) from error
+    if module.module_type != "metric":
+        raise refusal(
+            "metric",
+            place,
+            f"modules of the type metric, and this is a {module.module_type}",
+            f"Choose a metric, for example one of {ours}.",
+        )
+
+
+def _direction(module: Any, name: str) -> bool | None:
+    said = getattr(module, "greater_is_better", None)
+    said = said.get(name) if isinstance(said, Mapping) else said
+    return said if isinstance(said, bool) else None
+
+
+def _one(
+    place: str, options: Options, name: str, predictions: np.ndarray, references: np.ndarray
+) -> float:
+    (value,) = _named(place, options, (name,), predictions, references).values()
+    return value
+
+
+def _named(
+    place: str,
+    options: Options,
+    names: tuple[str, ...],
+    predictions: np.ndarray,
+    references: np.ndarray,
+) -> dict[str, float]:
+    """These values of the module, under the names of their metrics."""
+    values = _values(place, options, predictions, references)
+    if missing := [name for name in names if name not in values]:
+        raise refusal(
+            "metric",
+            place,
+            f"modules that return the same values of any predictions, and {', '.join(missing)} "
+            "is missing now",
+            "Let its _compute return the value always, for example 0.0 where it is undefined.",
+        )
+    return {ending(name, options): values[name] for name in names}
+
+
+def _values(
+    place: str, options: Options, predictions: np.ndarray, references: np.ndarray
+) -> dict[str, float]:
+    """Every number that the module returns, under its own name."""
+    if np.asarray(predictions).dtype.kind in NUMBERS:
+        functions.check(predictions, references)
+    try:
+        found = _module(place).compute(
+            predictions=predictions, references=references, **dict(options)
+        )
+    except Exception as error:  # a module is any code
+        _module.cache_clear()  # it may hold a part of what it was given
+        raise refusal(
+            "metric",
+            place,
+            "modules that can score these predictions",
+            f"Choose another one, or give its arguments as in NAME:average=macro; its error was "
+            f"{reason(error)}",
+        ) from error
+    numbers = {name: float(value) for name, value in _items(found) if _is_number(value)}
+    if not numbers:
+        raise refusal(
+            "metric",
+            place,
+            f"modules that return a dict with a number, and it returned {found!r}",
+            "Let its _compute return one, for example {'name': 0.5}.",
+        )
+    return numbers
+
+
+def _items(found: Any) -> list[tuple[str, Any]]:
+    return list(found.items()) if isinstance(found, Mapping) else []
+
+
+def _is_number(value: Any) -> bool:
+    if not isinstance(value, Real | np.ndarray | np.generic):
+        return False
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in "iuf"

@@ -1,0 +1,86 @@
+"""Metrics by name: ours, or modules of the library `evaluate`, each perhaps with arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tasks.metrics import foreign
+from tasks.metrics.foreign import Options, ending
+from tasks.metrics.metric import Metric
+from tasks.refusals import reason, refusal
+
+ARGUMENTS = re.compile(r":(?=\w+=)")  # a colon alone may be part of a path
+
+
+def load(
+    specs: Iterable[str], sample: Sequence[Any], rows: Mapping[str, Metric]
+) -> tuple[Metric, ...]:
+    """The metrics that the specs name, in their order.
+
+    Args:
+        specs: each a name of ours, the path of a .py file or of a folder that holds one of its
+            name, or an id on the hub; with arguments as in ``f1:average=macro``, whose values end
+            the metric's name: ``f1_macro``.
+        sample: labels or scores that a module is tried with.
+        rows: our metrics by name; those without a function cannot be asked for.
+
+    Raises:
+        ValueError: if there is no such metric, it cannot score the sample, or two have one name.
+    """
+    ours = ", ".join(name for name, metric in rows.items() if metric.function is not None)
+    taken = {name for name, metric in rows.items() if metric.function is None}
+    loaded: list[Metric] = []
+    for spec in specs:
+        name, options = _parsed(spec)
+        if name in rows:
+            found: tuple[Metric, ...] = (_with(rows[name], options, spec, sample),)
+        else:
+            found = foreign.load(name, options, sample, ours)
+        for metric in found:
+            if metric.name in taken:
+                raise refusal(
+                    "metric",
+                    spec,
+                    f"other names than {', '.join(sorted(taken))}, which are measured already",
+                    "Leave this one out, or let its module return the value under another name.",
+                )
+            taken.add(metric.name)
+        loaded += found
+    return tuple(loaded)
+
+
+def _parsed(spec: str) -> tuple[str, Options]:
+    name, *arguments = ARGUMENTS.split(spec, maxsplit=1)
+    pairs = [argument.partition("=") for argument in ",".join(arguments).split(",") if argument]
+    return name, tuple((key, _value(value)) for key, _, value in pairs)
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _with(metric: Metric, options: Options, spec: str, sample: Sequence[Any]) -> Metric:
+    """Our metric with these arguments, after trying them."""
+    if metric.function is None or not options:
+        return metric
+    function = partial(metric.function, **dict(options))
+    try:
+        function(np.asarray(sample), np.asarray(sample))
+    except (TypeError, ValueError) as error:
+        raise refusal(
+            "metric",
+            spec,
+            f"arguments that {metric.name} takes ({reason(error.__cause__ or error)})",
+            "Leave the arguments out, or correct them.",
+        ) from None
+    return replace(metric, name=ending(metric.name, options), function=function, max_labels=None)

@@ -1,8 +1,7 @@
-"""The tasks' registry, their rows, and the metrics against numbers worked out by hand."""
+"""The tasks' registry and their rows."""
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ import pytest
 
 import tasks
 from tasks import Split, Task
-from tasks.metrics import accuracy, accuracy_and_f1, matthews_correlation, pearson_and_spearman
+from tasks.metrics import ACCURACY, F1, LOSS, PERPLEXITY, WORD_PERPLEXITY, scores
 
 GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
 METRIC_KEYS = {
@@ -36,9 +35,19 @@ def test_glue_is_complete() -> None:
 @pytest.mark.parametrize("name", METRIC_KEYS)
 def test_metric_keys_are_those_of_glue(name: str) -> None:
     task = tasks.get(name, "glue")
-    found = task.metrics(np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
+    found = scores(task.metrics, np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
     assert set(found) == METRIC_KEYS[name]
     assert task.main_metric in found
+    assert all(metric.greater_is_better for metric in task.metrics)
+
+
+@pytest.mark.parametrize("name", tasks.names("lm"))
+def test_a_language_models_metrics_are_measured_by_the_objective(name: str) -> None:
+    task = tasks.get(name, "lm")
+    assert task.metrics == (LOSS, PERPLEXITY, WORD_PERPLEXITY)
+    assert task.main_metric == "perplexity"
+    assert not any(metric.greater_is_better for metric in task.metrics)
+    assert scores(task.metrics, np.zeros(2), np.zeros(2)) == {}
 
 
 def test_mnli_has_two_splits_of_each_kind() -> None:
@@ -73,7 +82,7 @@ def test_task_of_another_family_names_its_script() -> None:
 
 def test_a_second_task_of_the_same_name_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'cola' of the family 'glue' is given twice"):
-        tasks.register(replace(tasks.get("cola"), main_metric="other"))
+        tasks.register(replace(tasks.get("cola"), submits_names=True))
     assert tasks.get("cola").main_metric == "matthews_correlation"
 
 
@@ -82,13 +91,35 @@ def test_a_second_task_of_the_same_name_is_refused() -> None:
     [
         ({"objective": "guess"}, "objective of task 'cola' is 'guess'; allowed: classify, regress"),
         ({"label_names": ()}, r"label_names of task 'cola' is \(\)"),
-        ({"objective": "regress"}, "regress allows none"),
-        ({"dataset_name": None}, "a task needs a source"),
+        ({"objective": "regress"}, "names with classify, none with the others"),
+        ({"dataset_name": None}, "both None; allowed: a source. Give the hub id"),
+        ({"text_columns": ()}, "are empty; allowed: one column or more. Name the columns"),
+        ({"row_end": "tab"}, "row_end of task 'cola' is 'tab'; allowed: none, newline, eos"),
+        (
+            {"main_metric": "f1"},
+            "main_metric of task 'cola' is 'f1'; allowed: matthews_correlation. Choose one",
+        ),
+        ({"metrics": ()}, "allowed: none, since it has no metrics"),
+        (
+            {"metrics": (ACCURACY, ACCURACY), "main_metric": "accuracy"},
+            "metrics of task 'cola' are accuracy, accuracy; allowed: each name once",
+        ),
+        (
+            {"metrics": (F1,), "main_metric": "f1", "label_names": ("a", "b", "c")},
+            "hold 'f1', with 3 labels; allowed: at most 2 labels for it.*f1:average=macro",
+        ),
     ],
 )
 def test_an_inconsistent_task_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(tasks.get("cola"), **change)
+
+
+def test_a_task_may_read_images_or_sound() -> None:
+    cola = replace(tasks.get("cola"), text_columns=(), image_column="image")
+    assert cola.input_columns == ("image",)
+    assert replace(cola, image_column="", audio_column="audio").input_columns == ("audio",)
+    assert replace(cola, text_columns=("text",)).input_columns == ("text", "image")
 
 
 def test_tasks_know_neither_models_nor_the_library() -> None:
@@ -98,51 +129,6 @@ def test_tasks_know_neither_models_nor_the_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_accuracy_and_f1_by_hand() -> None:
-    # Of the four predicted 1, three are; of the five that are 1, three are predicted.
-    predicted = np.array([1, 1, 1, 1, 0, 0, 0, 0])
-    references = np.array([1, 1, 1, 0, 1, 1, 0, 0])
-    precision, recall = 3 / 4, 3 / 5
-    f1 = 2 * precision * recall / (precision + recall)
-    assert accuracy_and_f1(predicted, references) == pytest.approx({"accuracy": 5 / 8, "f1": f1})
-    assert accuracy(predicted, references) == {"accuracy": 5 / 8}
-
-
-def test_matthews_correlation_by_hand() -> None:
-    predicted = np.array([1, 1, 1, 1, 0, 0, 0, 0])
-    references = np.array([1, 1, 1, 0, 1, 1, 0, 0])
-    true_1, false_1, true_0, false_0 = 3, 1, 2, 2
-    expected = (true_1 * true_0 - false_1 * false_0) / math.sqrt(4 * 5 * 3 * 4)
-    found = matthews_correlation(predicted, references)["matthews_correlation"]
-    assert found == pytest.approx(expected)
-
-
-def test_correlations_by_hand() -> None:
-    predicted, references = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 5.0])
-    # Deviations from the means 2.75 and 3, multiplied out; ranks differ by 1, 1, 0, 0.
-    pearson = 8.0 / math.sqrt(8.75 * 10.0)
-    spearman = 1 - 6 * 2 / (4 * (16 - 1))
-    expected = {"pearson": pearson, "spearmanr": spearman}
-    assert pearson_and_spearman(predicted, references) == pytest.approx(expected, abs=1e-6)
-
-
-def test_constant_predictions_give_zero_not_nan() -> None:
-    constant, references = np.ones(4), np.array([0, 1, 1, 0])
-    assert pearson_and_spearman(constant, references) == {"pearson": 0.0, "spearmanr": 0.0}
-    assert matthews_correlation(constant, references) == {"matthews_correlation": 0.0}
-    assert accuracy_and_f1(np.zeros(4), references) == {"accuracy": 0.5, "f1": 0.0}
-
-
-@pytest.mark.parametrize("metric", [accuracy, matthews_correlation, pearson_and_spearman])
-def test_bad_predictions_are_refused(metric: tasks.Metrics) -> None:
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        metric(np.array([0.0, math.nan]), np.array([0.0, 1.0]))
-    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
-        metric(np.zeros(2), np.zeros(3))
-    with pytest.raises(ValueError, match="predictions is empty"):
-        metric(np.zeros(0), np.zeros(0))
 
 
 def test_a_task_of_ones_own_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +141,7 @@ def test_a_task_of_ones_own_can_be_registered(monkeypatch: pytest.MonkeyPatch) -
         dataset_name="someone/own",
         text_columns=("text",),
         label_names=("no", "yes"),
-        metrics=accuracy,
+        metrics=(ACCURACY,),
         main_metric="accuracy",
         test_splits=(Split("test"),),
     )

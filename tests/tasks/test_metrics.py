@@ -1,0 +1,292 @@
+"""The metrics: values worked out by hand, modules of `evaluate`, and what is refused."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+import tiny_task
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+import hf_graphattn as ga
+from tasks import Metric, metrics
+from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR, load, scores
+
+FOLDER = Path(metrics.__file__).parent
+COMPUTED = [metric for metric in metrics.ROWS.values() if metric.function is not None]
+# Of the four predicted 1, three are; of the five that are 1, three are predicted.
+PREDICTED = np.array([1, 1, 1, 1, 0, 0, 0, 0])
+REFERENCES = np.array([1, 1, 1, 0, 1, 1, 0, 0])
+
+OWN = '''"""Someone's own metric."""
+
+import evaluate
+import numpy as np
+from datasets import Features, Value
+
+
+class Own(evaluate.Metric):
+    """Some values of each kind."""
+
+    greater_is_better = {"error": False, "share": True}
+
+    def _info(self):
+        return evaluate.MetricInfo(
+            description="", citation="", inputs_description="",
+            features=Features(predictions=Value("int64"), references=Value("int64")),
+        )
+
+    def _compute(self, predictions, references, scale=1):
+        right = np.mean(np.array(predictions) == np.array(references))
+        return RETURNED
+'''
+ALL_KINDS = (
+    '{"error": scale * (1 - right), "share": np.float32(right), "count": np.array(3), '
+    '"each": [1, 2], "text": "x", "sure": True}'
+)
+
+
+def own(path: Path, returned: str = ALL_KINDS) -> str:
+    """A module file; returns its path as a spec."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(OWN.replace("RETURNED", returned))
+    return str(path)
+
+
+def test_accuracy_and_f1_by_hand() -> None:
+    precision, recall = 3 / 4, 3 / 5
+    expected = {"accuracy": 5 / 8, "f1": 2 * precision * recall / (precision + recall)}
+    assert scores((ACCURACY, F1), PREDICTED, REFERENCES) == pytest.approx(expected)
+
+
+def test_the_mean_f1_of_three_labels_by_hand() -> None:
+    predicted, references = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 1, 2, 0])
+    # 2 * right / (predicted + there), of each label.
+    of_each = [2 * 1 / (2 + 2), 2 * 2 / (2 + 3), 2 * 1 / (2 + 1)]
+    (mean,) = load(["f1:average=macro"], sample=[0, 1, 2])
+    assert (mean.name, mean.greater_is_better, mean.max_labels) == ("f1_macro", True, None)
+    assert mean.function(predicted, references) == pytest.approx(sum(of_each) / 3)
+
+
+def test_matthews_correlation_by_hand() -> None:
+    true_1, false_1, true_0, false_0 = 3, 1, 2, 2
+    expected = (true_1 * true_0 - false_1 * false_0) / math.sqrt(4 * 5 * 3 * 4)
+    assert MATTHEWS_CORRELATION.function(PREDICTED, REFERENCES) == pytest.approx(expected)
+
+
+def test_correlations_by_hand() -> None:
+    predicted, references = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 5.0])
+    # Deviations from the means 2.75 and 3, multiplied out; ranks differ by 1, 1, 0, 0.
+    pearson = 8.0 / math.sqrt(8.75 * 10.0)
+    spearman = 1 - 6 * 2 / (4 * (16 - 1))
+    expected = {"pearson": pearson, "spearmanr": spearman}
+    assert scores((PEARSON, SPEARMANR), predicted, references) == pytest.approx(expected, abs=1e-6)
+
+
+def test_constant_predictions_give_zero_not_nan() -> None:
+    constant, references = np.ones(4), np.array([0, 1, 1, 0])
+    for metric in (PEARSON, SPEARMANR, MATTHEWS_CORRELATION):
+        assert metric.function(constant, references) == 0.0
+    assert scores((ACCURACY, F1), np.zeros(4), references) == {"accuracy": 0.5, "f1": 0.0}
+    assert PEARSON.function(np.ones(1), np.ones(1)) == 0.0
+
+
+@pytest.mark.parametrize("metric", COMPUTED, ids=lambda metric: metric.name)
+def test_bad_predictions_are_refused(metric: Metric) -> None:
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        metric.function(np.array([0.0, math.nan]), np.array([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
+        metric.function(np.zeros(2), np.zeros(3))
+    with pytest.raises(ValueError, match="predictions is empty"):
+        metric.function(np.zeros(0), np.zeros(0))
+
+
+def test_f1_of_three_labels_and_accuracy_of_scores_are_refused() -> None:
+    three = np.array([0, 1, 2])
+    with pytest.raises(ValueError, match=r"labels for f1_score are 0, 1, 2; .* f1:average=macro"):
+        F1.function(three, three)
+    with pytest.raises(ValueError, match=r"0\.0, 1\.0, 2\.0, 2\.5; allowed.*pearson"):
+        ACCURACY.function(np.array([0.0, 1.0, 2.5]), three)
+
+
+def test_each_row_says_its_direction_and_objectives_measure_the_rest() -> None:
+    measured = {name for name, metric in metrics.ROWS.items() if metric.function is None}
+    assert measured == {"loss", "perplexity", "word_perplexity", "unknown"}
+    for name, metric in metrics.ROWS.items():
+        assert metric.name == name
+        assert metric.greater_is_better is (name not in measured)
+
+
+@pytest.mark.parametrize("metric", COMPUTED, ids=lambda metric: metric.name)
+def test_our_modules_of_evaluate_give_the_functions_values(metric: Metric) -> None:
+    module = evaluate.load(str(FOLDER / f"{metric.name}.py"), keep_in_memory=True)
+    assert module.name == metric.name
+    assert module.greater_is_better is metric.greater_is_better
+    assert "" not in (module.description, module.citation, *module.reference_urls)
+    found = module.compute(predictions=PREDICTED, references=REFERENCES)
+    assert found == {metric.name: metric.function(PREDICTED, REFERENCES)}
+    here = importlib.import_module(f"tasks.metrics.{metric.name}")
+    (kind,) = (
+        value
+        for value in vars(here).values()
+        if isinstance(value, type) and issubclass(value, evaluate.Metric)
+    )
+    again = kind(keep_in_memory=True).compute(predictions=PREDICTED, references=REFERENCES)
+    assert again == found
+
+
+def test_every_metric_that_is_computed_has_its_module() -> None:
+    others = {"__init__", "foreign", "functions", "loading", "metric"}
+    files = {path.stem for path in FOLDER.glob("*.py")} - others
+    assert files == {metric.name for metric in COMPUTED}
+
+
+def test_evaluates_evaluator_scores_a_patched_model(tmp_path: Path) -> None:
+    folder = tiny_task.save_bert(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    ga.patch_model(model, ga.GFSAConfig(w_K=0.2))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ["a cat", "the dog sees", "blue house", "green runs not"]
+    rows = Dataset.from_dict({"text": texts, "label": [0, 1, 1, 0]})
+    # Not a ready pipeline: evaluate 0.4.6 asks for a class that transformers 5 no longer has.
+    found = evaluate.evaluator("text-classification").compute(
+        model_or_pipeline=model,
+        tokenizer=tokenizer,
+        data=rows,
+        metric=evaluate.load(str(FOLDER / "accuracy.py"), keep_in_memory=True),
+        label_mapping=model.config.label2id,
+    )
+    answers = pipeline("text-classification", model=model, tokenizer=tokenizer)(texts)
+    predicted = np.array([model.config.label2id[answer["label"]] for answer in answers])
+    assert found["accuracy"] == ACCURACY.function(predicted, np.array(rows["label"]))
+
+
+def test_ours_are_loaded_by_name_without_evaluate_and_scikit_learn() -> None:
+    script = (
+        "import sys, tasks\n"
+        "print(*(metric.name for metric in tasks.metrics.load(['f1', 'accuracy'])))\n"
+        "print([m for m in ('evaluate', 'sklearn', 'scipy', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["f1 accuracy", "[]"], done.stderr
+
+
+def test_a_module_file_gives_its_numbers(tmp_path: Path) -> None:
+    found = load([own(tmp_path / "own.py"), "accuracy"])
+    directions = {metric.name: metric.greater_is_better for metric in found}
+    assert directions == {"error": False, "share": True, "count": None, "accuracy": True}
+    expected = {"error": 3 / 8, "share": 5 / 8, "count": 3.0, "accuracy": 5 / 8}
+    assert scores(found, PREDICTED, REFERENCES) == expected
+    assert found[0].function(PREDICTED, REFERENCES) == 3 / 8
+    again = pickle.loads(pickle.dumps(found))
+    assert scores(again, PREDICTED, REFERENCES) == expected
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        scores(found, np.array([math.nan]), np.zeros(1))
+
+
+def test_a_folder_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own(tmp_path / "mine" / "mine.py", '{"error": scale * (1 - right)}')
+    monkeypatch.chdir(tmp_path)
+    (metric,) = load(["mine:scale=4"])
+    assert metric.name == "error_4"
+    assert scores([metric], PREDICTED, REFERENCES) == {"error_4": 4 * 3 / 8}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("path/to/x.py", r"metric is 'path/to/x.py'; allowed: accuracy, f1, .*There is no such"),
+        ("some/hub-id", r"metric is 'some/hub-id'; allowed: accuracy, .*an id on the hub that can"),
+        ("bleeu", r"metric is 'bleeu'; allowed: accuracy, f1, .*Correct the spelling, connect"),
+        (
+            "f1:average=some",
+            r"metric is 'f1:average=some'; allowed: arguments that f1 takes.*macro",
+        ),
+        ("accuracy:average=macro", r"arguments that accuracy takes \(TypeError: .*'average'"),
+        ("loss", r"metric is 'loss'; allowed: other names than .*perplexity.*Leave this one out"),
+    ],
+)
+def test_specs_that_are_refused(spec: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+    refused(spec, message)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ('{"each": [1, 2]}', r"a dict with a number, and it returned \{'each': \[1, 2\]\}"),
+        ("right", r"a dict with a number, and it returned np\.float64\(1\.0\)"),
+        ('{"loss": right}', r"other names than loss.*return the value under another name"),
+        ("1 / 0", r"can score these predictions.*ZeroDivisionError: division by zero"),
+        ("(", r"a Python file with a subclass of evaluate\.Metric.*SyntaxError: '\(' was never"),
+    ],
+)
+def test_modules_that_are_refused(tmp_path: Path, returned: str, message: str) -> None:
+    refused(own(tmp_path / "own.py", returned), message)
+
+
+def test_measurements_and_files_without_a_metric_are_refused(tmp_path: Path) -> None:
+    path = Path(own(tmp_path / "size.py", '{"size": 2}'))
+    text = path.read_text().replace("evaluate.Metric)", "evaluate.Measurement)")
+    path.write_text(text.replace("MetricInfo", "MeasurementInfo"))
+    refused(str(path), r"modules of the type metric, and this is a measurement\. Choose a metric")
+    empty = tmp_path / "empty.py"
+    empty.write_text("VALUE = 1\n")
+    refused(str(empty), r"a Python file with a subclass of evaluate\.Metric")
+
+
+def test_two_metrics_of_one_name_are_refused(tmp_path: Path) -> None:
+    spec = own(tmp_path / "own.py", '{"f1": right}')
+    with pytest.raises(ValueError, match="other names than f1, loss"):
+        load(["f1", spec])
+
+
+def test_a_value_that_is_missing_later_is_refused(tmp_path: Path) -> None:
+    spec = own(tmp_path / "own.py", '{"all": 1.0} | ({"best": 1.0} if right == 1 else {})')
+    found = load([spec])
+    with pytest.raises(ValueError, match=r"best is missing now\. Let its _compute return"):
+        scores(found, PREDICTED, REFERENCES)
+
+
+def test_two_processes_at_once_neither_lock_nor_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = own(tmp_path / "own.py", '{"share": right}')
+    cache = tmp_path / "home" / "evaluate"
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", cache)
+    script = (
+        "import sys, numpy as np\n"
+        "from tasks import metrics\n"
+        "found, rows = metrics.load([sys.argv[1], 'f1']), np.arange(6) % 2\n"
+        "print(metrics.scores(found, rows, rows))"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, spec],
+        env=os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_METRICS_CACHE": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    found = load([spec, "f1"])
+    while other.poll() is None:
+        assert scores(found, PREDICTED, PREDICTED) == {"share": 1.0, "f1": 1.0}
+    printed, errors = other.communicate()
+    assert printed.strip() == "{'share': 1.0, 'f1': 1.0}", errors
+    assert cache.is_dir()
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def refused(spec: str, message: str) -> None:
+    """In one line of these words."""
+    with pytest.raises(ValueError, match=message) as error:
+        load([spec])
+    assert "\n" not in str(error.value)

@@ -2,20 +2,20 @@
 
 import typing
 
+from .adapters import peft_modules as peft_modules
 from .card import model_card as model_card
 from .diagnostics import diagnose as diagnose
 from .errors import GraphAttentionError as GraphAttentionError
 from .filter_files import FILTERS_NAME as FILTERS_NAME
 from .filter_files import load_filters as load_filters
 from .filter_files import save_filters as save_filters
-from .hub import from_pretrained as from_pretrained
-from .patching import filter_parameters as filter_parameters
-from .patching import graph_filters as graph_filters
-from .patching import is_patched as is_patched
+from .filters import filter_parameters as filter_parameters
+from .filters import graph_filters as graph_filters
+from .filters import is_patched as is_patched
+from .loading import from_pretrained as from_pretrained
 from .patching import patch_model as patch_model
 from .patching import unpatch_model as unpatch_model
 from .peft import load_peft as load_peft
-from .peft import peft_modules as peft_modules
 from .reporting import report as report
 from .repository import push_to_hub as push_to_hub
 from .repository import save_repository as save_repository

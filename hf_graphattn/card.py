@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedModel
 
-from .patching import read_config
+from .filters import read_config
 from .reporting import report
 from .variants import VariantConfig
 

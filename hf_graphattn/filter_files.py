@@ -18,18 +18,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
+from .adapters import base_model, original_filter, refuse_adapted
 from .architectures import attention_modules
 from .attention import FILTER
+from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError
-from .hub import HUB_ARGUMENTS, load_filter_tensors, read_variant
-from .patching import (
-    graph_filters,
-    patch_model,
-    read_config,
-    refuse_adapters,
-    to_json,
-    unpatch_model,
-)
+from .filters import graph_filters, read_config
+from .loading import HUB_ARGUMENTS, load_filter_tensors
+from .patching import patch_model, unpatch_model
 from .variants import GraphFilter
 
 FILTERS_NAME = "graph_filters.safetensors"
@@ -43,16 +39,13 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     Raises:
         GraphAttentionError: the model is not patched.
     """
-    config, filters = read_config(model), base_filters(model)
+    config, filters = read_config(model), _base_filters(model)
     tensors = {
         f"{name}.{FILTER}.{scalar}": parameter.detach().cpu().contiguous()
         for name, graph_filter in filters.items()
         for scalar, parameter in graph_filter.named_parameters()
     }
-    about = {
-        "graph_attn": to_json(config),
-        "shape": shape_of(model),
-    }
+    about = {"graph_attn": make_entry(config), "shape": shape_of(model)}
     path = Path(folder) / FILTERS_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".part")
@@ -82,8 +75,8 @@ def load_filters(
     """
     path = os.fspath(path_or_repo)
     saved, shape, tensors = read_filters(path, kwargs)
-    variant = read_variant(saved, path)
-    refuse_adapters(model, "Load the filters before PEFT wraps the model.")
+    variant = read_entry(saved, path)
+    refuse_adapted(model, "Load the filters before PEFT wraps the model.")
     own = shape_of(model)
     differing = [f"{n} {shape.get(n)}, here {own.get(n)}" for n in own if own[n] != shape.get(n)]
     if differing:
@@ -133,7 +126,7 @@ def find_filters(path: str, where: dict[str, Any]) -> str | None:
 
 def shape_of(model: nn.Module) -> dict[str, Any]:
     """What a base must have in common with the one that filters were saved from."""
-    base: Any = _unwrapped(model)
+    base = base_model(model)
     modules = [found for found in attention_modules(base) if found.is_self_attention]
     return {
         "model_type": base.config.model_type,
@@ -142,19 +135,12 @@ def shape_of(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def base_filters(model: nn.Module) -> dict[str, GraphFilter]:
-    """The filters by their attention module's name in the base model, without PEFT's wrapping."""
-    model = _unwrapped(model)
-    filters: dict[str, Any] = graph_filters(model)
-    return {
-        _base_name(name, model): getattr(each, "original_module", each)  # PEFT's modules_to_save
-        for name, each in filters.items()
-    }
-
-
-def _unwrapped(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
+def _base_filters(model: nn.Module) -> dict[str, GraphFilter]:
+    """The base model's own filters, by the names of their attention modules in it."""
+    base = base_model(model)
+    return {_base_name(name, base): original_filter(f) for name, f in graph_filters(base).items()}
 
 
 def _base_name(name: str, model: nn.Module) -> str:
+    """A module's name without the prefix that a model with a head puts before its base's names."""
     return name.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")

@@ -8,9 +8,6 @@ of the attention function and one JSON object, `config.graph_attn`.
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import transformers
@@ -20,11 +17,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from . import backends
 from .architectures import AttentionModule, attention_modules, supported, unknown_attention
 from .attention import FILTER, NAME, before_attention
+from .card import hub_id
+from .config_entry import make_entry
 from .errors import GraphAttentionError, refusal
-from .variants import GraphFilter, VariantConfig, variant_configs, variant_to_dict
-from .version import __version__
+from .filters import is_patched
+from .repository import PushToHub
+from .variants import GraphFilter, VariantConfig, variant_configs
 
-FORMAT = 1  # of the JSON object in config.json
 UNDO = "_graph_attn_undo"  # on the patched model: [(config, its attention implementation)]
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -77,47 +76,6 @@ def unpatch_model(model: Model) -> Model:
         del owner.config.attn_implementation, owner.config.graph_attn
         del owner.__dict__["push_to_hub"]
     return model
-
-
-def is_patched(model: nn.Module) -> bool:
-    """Whether the model, or a part of it, carries graph filters."""
-    return bool(graph_filters(model))
-
-
-def graph_filters(model: nn.Module) -> dict[str, nn.Module]:
-    """The filters: qualified name of the attention module -> its filter, in model order."""
-    return {
-        name: module._modules[FILTER]
-        for name, module in model.named_modules()
-        if module._modules.get(FILTER) is not None
-    }
-
-
-def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """(qualified name, parameter) of every learned scalar: to freeze, count, or group them."""
-    for name, graph_filter in graph_filters(model).items():
-        for own_name, parameter in graph_filter.named_parameters():
-            yield f"{name}.{FILTER}.{own_name}", parameter
-
-
-def read_config(model: nn.Module) -> VariantConfig:
-    """The config that the model was patched with.
-
-    Raises:
-        GraphAttentionError: the model is not patched.
-    """
-    filters: list[Any] = list(graph_filters(model).values())
-    if filters:
-        return filters[0].variant_config  # PEFT's wrapping lets it through
-    raise GraphAttentionError(
-        f"{type(model).__name__} is not patched. Call patch_model(model, config) first."
-    )
-
-
-def refuse_adapters(model: nn.Module, remedy: str) -> None:
-    """Raise `GraphAttentionError` for a model that PEFT has wrapped or put adapters into."""
-    if hasattr(model, "peft_config"):
-        raise refusal("model", type(model).__name__, "a model without adapters", remedy)
 
 
 def _check_arguments(model: object, config: object) -> None:
@@ -207,38 +165,14 @@ def _attach(
     for own_config, _ in undo:
         own_config._attn_implementation = NAME
     model.config.attn_implementation = NAME  # written to config.json: plain transformers refuses
-    model.config.graph_attn = to_json(config) | _base_model(model)
+    model.config.graph_attn = make_entry(config) | _base_model(model)
     model.__dict__["push_to_hub"] = PushToHub(model)
 
 
-class PushToHub:
-    """`push_to_hub` of a patched model: transformers' own would write its card over ours.
-
-    It refers to the model weakly, so that `del model` frees it, and follows it into copies.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = weakref.ref(model)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> str:
-        from .repository import push_to_hub  # which imports this file
-
-        model = self.model()
-        assert model is not None  # it is called through the model
-        return push_to_hub(model, *args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PushToHub:
-        model: Any = self.model()
-        return PushToHub(memo.get(id(model), model))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PushToHub, (self.model(),)
-
-
 def _base_model(model: PreTrainedModel) -> dict[str, str]:
-    """For the model card: the hub id that the model came from. A local folder says nothing."""
-    name = model.config.name_or_path
-    return {"base_model": name} if name and not os.path.exists(name) else {}
+    """For the model card: the hub id that the model came from; nothing for a local folder."""
+    name = hub_id(model.config.name_or_path)
+    return {"base_model": name} if name else {}
 
 
 def _detach(module: nn.Module) -> None:
@@ -247,11 +181,6 @@ def _detach(module: nn.Module) -> None:
             del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     if hasattr(module, FILTER):
         delattr(module, FILTER)
-
-
-def to_json(config: VariantConfig) -> dict[str, Any]:
-    """What `config.graph_attn` holds."""
-    return {"format": FORMAT, "hf_graphattn": __version__, **variant_to_dict(config)}
 
 
 def _configs(model: nn.Module) -> list[PreTrainedConfig]:

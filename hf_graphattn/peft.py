@@ -1,10 +1,10 @@
-"""Graph filters and PEFT: what to write into an adapter's config, and loading that checks.
+"""Loading a PEFT adapter that was trained on a patched model, with every filter accounted for.
 
     adapter = LoraConfig(..., modules_to_save=ga.peft_modules())
 
 PEFT then trains a copy of each filter beside the adapter, saves it with it, and switches and
-disables it with it. Loaded onto an unpatched base, PEFT drops the filters without a word;
-`load_peft` does not.
+disables it with it. Loaded onto a base that is not patched, PEFT drops the filters without a word;
+`load_peft` patches the base, or refuses. What it knows of PEFT is in `adapters`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,13 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .attention import FILTER
+from .adapters import base_model, load_adapter, peft_modules, saved_filters
+from .config_entry import read_entry
 from .errors import GraphAttentionError, refusal
 from .filter_files import find_filters, load_filters, read_filters
-from .hub import HUB_ARGUMENTS, read_variant
-from .patching import filter_parameters, is_patched, read_config, unpatch_model
-
-WRAPPED = "base_model.model."  # what PEFT puts before the base's names
-
-
-def peft_modules() -> list[str]:
-    """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters."""
-    return [FILTER]
+from .filters import filter_parameters, is_patched, read_config
+from .loading import HUB_ARGUMENTS
+from .patching import unpatch_model
 
 
 def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs: Any) -> Any:
@@ -35,7 +30,8 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
     Args:
         model: the base model. A plain one is patched first if the adapter's folder holds the
             file that `save_filters` writes; otherwise patch it as it was for the training. An
-            adapter with neither that file nor filters of its own says nothing of its base's.
+            adapter that has neither this file nor filters of its own does not tell whether its
+            base was patched.
         adapter: a folder, or a hub repository.
         kwargs: as PEFT's: adapter_name, is_trainable, revision, token ...
 
@@ -46,29 +42,22 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         GraphAttentionError: the adapter was trained with filters and the base has none, or others.
         ImportError: PEFT is not installed.
     """
-    try:
-        from peft import PeftConfig, PeftModel
-        from peft.utils import load_peft_weights
-    except ImportError as error:
-        raise ImportError("load_peft needs PEFT: pip install peft") from error
+    if base_model(model) is not model:
+        raise refusal(
+            "model",
+            type(model).__name__,
+            "a base model, which PEFT has not wrapped",
+            "Call model.load_adapter(path, adapter_name).",
+        )
     path = os.fspath(adapter)
     where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    if isinstance(model, PeftModel):
-        raise refusal(
-            "model", "a PeftModel", "a base model", "Call model.load_adapter(path, adapter_name)."
-        )
+    has_filters, tensors = saved_filters(path, where)
     was_plain = not is_patched(model)
     try:
         if find_filters(path, where) is not None:
             _match_file(model, path, where)
-        saved = {
-            key.removeprefix(WRAPPED): tensor
-            for key, tensor in load_peft_weights(path, device="cpu", **where).items()
-            if f".{FILTER}." in key
-        }
-        with_filters = FILTER in (PeftConfig.from_pretrained(path, **where).modules_to_save or [])
-        _check(model, saved, with_filters, path)
-        return PeftModel.from_pretrained(model, path, **kwargs)
+        _check(model, tensors, has_filters, path)
+        return load_adapter(model, path, **kwargs)
     except Exception:
         if was_plain and is_patched(model):
             unpatch_model(model)
@@ -76,11 +65,11 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
 
 
 def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> None:
-    """Patch a plain base as the adapter's was, or see that a patched one is patched so."""
+    """Patch a plain base as the adapter's was; check that a patched one is patched like it."""
     if not is_patched(model):
         load_filters(model, path, **where)
         return
-    needed = read_variant(read_filters(path, where)[0], path)
+    needed = read_entry(read_filters(path, where)[0], path)
     if read_config(model) != needed:
         raise GraphAttentionError(
             f"the adapter {path!r} was trained on a base patched with {needed}, and this one is "
@@ -88,8 +77,9 @@ def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> Non
         )
 
 
-def _check(model: PreTrainedModel, saved: dict[str, Tensor], with_filters: bool, path: str) -> None:
-    if with_filters and not is_patched(model):
+def _check(model: PreTrainedModel, saved: dict[str, Tensor], has_filters: bool, path: str) -> None:
+    """The adapter's own filters must be those of the model, name by name and shape by shape."""
+    if has_filters and not is_patched(model):
         raise GraphAttentionError(
             f"the adapter {path!r} was trained with graph filters, and {type(model).__name__} is "
             f"not patched: they would be dropped without a word. Call patch_model(model, config) "
@@ -97,7 +87,7 @@ def _check(model: PreTrainedModel, saved: dict[str, Tensor], with_filters: bool,
             f"would have kept it."
         )
     if not saved:
-        return  # an adapter without filters of its own, or with fixed scalars only
+        return  # the adapter has no filters of its own, or all their scalars are fixed
     own = {name: parameter.shape for name, parameter in filter_parameters(model)}
     shapes = {name: tensor.shape for name, tensor in saved.items()}
     if own != shapes:
@@ -109,3 +99,6 @@ def _check(model: PreTrainedModel, saved: dict[str, Tensor], with_filters: bool,
             f"{len(differing)} differ, {', '.join(differing[:4])}. Patch the base with the config "
             f"of the training."
         )
+
+
+__all__ = ["load_peft", "peft_modules"]

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from . import backends
+from .adapters import active_filter, original_filter
 from .architectures import attention_modules
 from .attention import FILTER
 from .errors import GraphAttentionError
-from .patching import filter_parameters, is_patched
-from .variants import GraphFilter
+from .filters import graph_filters, is_patched
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
 SHOWN_HEADS = 8  # values printed a scalar; of more, the smallest, mean and largest
@@ -88,9 +88,8 @@ def report(model: nn.Module) -> Report:
         for layer, found in enumerate(modules)
     )
     filtered = [row for row in rows if row.backend]
-    # Under PEFT a filter is there as it was and as it is trained: count it once.
-    scalars = dict(filter_parameters(model))
-    learned = sum(s.numel() for name, s in scalars.items() if "modules_to_save" not in name)
+    own = map(original_filter, graph_filters(model).values())  # an adapter's copies do not count
+    learned = sum(scalar.numel() for each in own for scalar in each.parameters())
     title = (
         f"{type(model).__name__}: {len(filtered)} of {len(rows)} self-attention modules filtered, "
         f"{learned} learned scalars"
@@ -101,24 +100,13 @@ def report(model: nn.Module) -> Report:
 def _row(layer: int, name: str, heads: int, graph_filter: Any, module: nn.Module) -> ReportRow:
     if graph_filter is None:
         return ReportRow(layer, name, heads, "plain", {}, (), "", "")
-    current: GraphFilter = current_filter(graph_filter)
+    current = active_filter(graph_filter)
     config = current.variant_config
     device = next(module.parameters()).device.type
     passes = current.operands + 1
     backend, reason = backends.explain(current.backend, current.backends, device, passes)
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
-
-
-def current_filter(graph_filter: Any) -> Any:
-    """The filter itself; where PEFT wraps it, that of the active adapter."""
-    if isinstance(graph_filter, GraphFilter):
-        return graph_filter
-    if graph_filter.disable_adapters:
-        return graph_filter.original_module
-    active = [*graph_filter.active_adapters][:1]
-    own = graph_filter.modules_to_save
-    return own[active[0]] if active and active[0] in own else graph_filter.original_module
 
 
 def _value(value: float | Tensor) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory, modeling_auto
 
+from .adapters import refuse_adapted
 from .card import model_card
-from .patching import refuse_adapters
 
 MODULE = "graph_attn"
 
@@ -103,8 +104,30 @@ def push_to_hub(
     return commit
 
 
+class PushToHub:
+    """`push_to_hub` of a patched model, in place of transformers' own, whose card says nothing.
+
+    It refers to the model weakly, so that `del model` frees it, and follows it into copies.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = weakref.ref(model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        model = self.model()
+        assert model is not None  # it is called through the model
+        return push_to_hub(model, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PushToHub:
+        model: Any = self.model()
+        return PushToHub(memo.get(id(model), model))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PushToHub, (self.model(),)
+
+
 def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -> ModelCard:
-    refuse_adapters(
+    refuse_adapted(
         model, "Call merge_and_unload() first; or save the adapter, and save_filters beside it."
     )
     return model_card(model, repo_id, **about)

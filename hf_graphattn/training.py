@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from .adapters import refuse_adapted
 from .architectures import attention_modules
 from .errors import GraphAttentionError, refusal
-from .patching import filter_parameters, is_patched, refuse_adapters
+from .filters import filter_parameters, is_patched
 
 
 def optimizer_groups(
@@ -63,7 +64,7 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     Raises:
         GraphAttentionError: the model is not patched, or its filters learn no scalar.
     """
-    refuse_adapters(
+    refuse_adapted(
         model, "PEFT freezes the base by itself: give its config modules_to_save=peft_modules()."
     )
     if not is_patched(model):

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_graphattn.adapters import active_filter, base_model
 from hf_graphattn.architectures import attention_modules
 from hf_graphattn.attention import FILTER
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.patching import is_patched, patch_model, unpatch_model
-from hf_graphattn.reporting import current_filter
+from hf_graphattn.filters import is_patched
+from hf_graphattn.patching import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer
 from hf_graphattn.variants.gfsa import GFSAConfig
 from hf_graphattn.version import __version__
@@ -120,10 +121,8 @@ def _prepared(model: nn.Module) -> Iterator[None]:
     caching = [c for c in _configs(model) if getattr(c, "use_cache", False)]
     lent: list[nn.Module] = []
     plain = not is_patched(model)
-    unwrap: Any = getattr(model, "get_base_model", lambda: model)  # PEFT's wrapper has it
-    unwrapped = unwrap()
     if plain:
-        patch_model(unwrapped, PLAIN)
+        patch_model(base_model(model), PLAIN)
     try:
         for attention in attention_modules(model):  # those that `layers` of the config left plain
             if attention.is_self_attention and getattr(attention.module, FILTER) is None:
@@ -142,7 +141,7 @@ def _prepared(model: nn.Module) -> Iterator[None]:
         for module, was_training in training:
             module.training = was_training
         if plain:
-            unpatch_model(unwrapped)
+            unpatch_model(base_model(model))
 
 
 class _Reader:
@@ -213,7 +212,7 @@ class _Reader:
 
     def _site(self, name: str, graph_filter: Any) -> Site:
         part = "decoder" if "decoder" in name.split(".") else "encoder"
-        own = current_filter(graph_filter)
+        own = active_filter(graph_filter)
         variant = "plain" if own.variant_config is PLAIN else own.variant_config.variant
         # A copy: it is called again for the matrix, which must not call the hook again.
         return Site(

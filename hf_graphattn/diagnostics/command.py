@@ -16,8 +16,9 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from hf_graphattn.adapters import is_adapter_folder
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.hub import from_pretrained
+from hf_graphattn.loading import from_pretrained
 
 from .collect import diagnose
 from .page import save_html
@@ -98,7 +99,7 @@ def load(path: str) -> tuple[Any, Any]:
 
 def _lack(folder: Path) -> str:
     """Why a model cannot be loaded from here, and what to do."""
-    if (folder / "adapter_config.json").is_file():
+    if is_adapter_folder(folder):
         return (
             "it holds a PEFT adapter alone: load it onto its base with hf_graphattn.load_peft, and "
             "save what merge_and_unload() returns with its tokenizer, or call "

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from hf_graphattn.errors import refusal
 
-from . import register
 from .base import (
     TRAINABLE_HELP,
     Attend,
@@ -35,6 +34,7 @@ from .base import (
     is_integer,
     setting,
 )
+from .registry import register
 
 
 @register("gfsa")

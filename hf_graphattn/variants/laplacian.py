@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from . import register
 from .base import Attend, GraphFilter, VariantConfig, combination, setting
+from .registry import register
 
 
 @register("laplacian")

@@ -22,8 +22,8 @@ from torch import Tensor
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels import plat
 
-from . import register
 from .base import Attend, GraphFilter, VariantConfig, finite_number, setting
+from .registry import register
 
 
 @register("plat")

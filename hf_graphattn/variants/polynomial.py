@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hf_graphattn.errors import refusal
 
-from . import register
 from .base import (
     TRAINABLE_HELP,
     Attend,
@@ -27,6 +26,7 @@ from .base import (
     finite_number,
     setting,
 )
+from .registry import register
 
 
 @register("polynomial")

@@ -12,6 +12,7 @@ from tiny import MODELS, ROWS, inputs
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
+from hf_graphattn.adapters import base_model, is_adapted
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
 
@@ -178,6 +179,20 @@ def test_a_failed_load_leaves_the_base_plain(tmp_path: Path) -> None:
     assert not ga.is_patched(other)
     with pytest.raises(ga.GraphAttentionError, match="load_adapter"):
         ga.load_peft(model, tmp_path)
+
+
+def test_whether_a_model_is_adapted_and_what_its_base_is() -> None:
+    model = adapted()
+    plain = model.get_base_model()
+    assert is_adapted(model)
+    assert base_model(model) is plain
+    assert base_model(plain) is plain
+    merged = model.merge_and_unload()
+    assert not is_adapted(merged)
+    assert not is_adapted(base())
+    merged.add_adapter(LoraConfig(r=2, target_modules=["query"]))  # transformers' own way
+    assert is_adapted(merged)
+    assert base_model(merged) is merged
 
 
 def test_what_is_not_for_peft_models_says_so(tmp_path: Path) -> None:

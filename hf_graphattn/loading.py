@@ -23,9 +23,11 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from .attention import FILTER
+from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError, refusal
-from .patching import FORMAT, filter_parameters, patch_model, to_json
-from .variants import VariantConfig, variant_from_dict
+from .filters import filter_parameters
+from .patching import patch_model
+from .variants import VariantConfig
 
 # What from_pretrained of transformers says about where the files are; the rest is about the model.
 HUB_ARGUMENTS = (
@@ -77,7 +79,7 @@ def from_pretrained(
     patch_model(model, variant, backend=backend)
     if saved is not None:
         load_filter_tensors(model, tensors, path)
-        model.config.graph_attn = to_json(variant) | _base_of(saved)
+        model.config.graph_attn = make_entry(variant) | _base_of(saved)
     return loaded
 
 
@@ -117,7 +119,7 @@ def _variant(
             "Leave it out; or unpatch_model(model) after loading, then patch_model(model, config).",
         )
     if saved is not None:
-        return read_variant(saved, path)
+        return read_entry(saved, path)
     if given is None:
         raise GraphAttentionError(
             f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Pass the "
@@ -125,24 +127,6 @@ def _variant(
             f"call patch_model(model, config)."
         )
     return given
-
-
-def read_variant(saved: object, path: str) -> VariantConfig:
-    """What a `graph_attn` object, read from `path`, describes.
-
-    Raises:
-        GraphAttentionError: it is not one that this version can read.
-    """
-    if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
-        raise refusal(f"'graph_attn' in {path!r}", saved, f"an object with 'format': {FORMAT}")
-    if saved["format"] > FORMAT:
-        raise refusal(
-            f"the format of 'graph_attn' in {path!r}",
-            saved["format"],
-            f"at most {FORMAT}",
-            f"It was saved by hf_graphattn {saved.get('hf_graphattn')}: upgrade hf_graphattn.",
-        )
-    return variant_from_dict(saved)
 
 
 def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:

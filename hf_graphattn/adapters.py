@@ -1,0 +1,87 @@
+"""Everything that this library knows about PEFT: models with adapters, and saved adapters.
+
+A filter that an adapter's config names in `modules_to_save` is wrapped by PEFT: beside the original
+the wrapper keeps a copy for each adapter. The active adapter's copy computes and is trained, and is
+saved with the adapter. PEFT itself is imported only when an adapter is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from .attention import FILTER
+from .errors import refusal
+from .variants import GraphFilter
+
+BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
+
+
+def peft_modules() -> list[str]:
+    """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters."""
+    return [FILTER]
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether PEFT has wrapped the model, or has put adapters into it."""
+    return hasattr(model, "peft_config")
+
+
+def refuse_adapted(model: nn.Module, remedy: str) -> None:
+    """Raise `GraphAttentionError` with this remedy if the model has adapters."""
+    if is_adapted(model):
+        raise refusal("model", type(model).__name__, "a model without adapters", remedy)
+
+
+def base_model(model: Any) -> Any:
+    """The transformers model inside PEFT's wrapper; a model without a wrapper is its own base."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def original_filter(graph_filter: Any) -> GraphFilter:
+    """The base model's own filter, whether PEFT has wrapped it or not."""
+    return getattr(graph_filter, "original_module", graph_filter)
+
+
+def active_filter(graph_filter: Any) -> GraphFilter:
+    """The filter that computes: where PEFT has wrapped it, the active adapter's copy, if any."""
+    if isinstance(graph_filter, GraphFilter) or graph_filter.disable_adapters:
+        return original_filter(graph_filter)
+    copies, active = graph_filter.modules_to_save, [*graph_filter.active_adapters][:1]
+    return copies[active[0]] if active and active[0] in copies else original_filter(graph_filter)
+
+
+def is_adapter_folder(folder: Path) -> bool:
+    """Whether PEFT saved an adapter here."""
+    return (folder / "adapter_config.json").is_file()
+
+
+def saved_filters(path: str, where: dict[str, Any]) -> tuple[bool, dict[str, Tensor]]:
+    """Whether a saved adapter has its own filters; and their tensors, by their names in the base.
+
+    Filters whose scalars are all fixed have no tensors.
+    """
+    peft = _peft()
+    config = peft.PeftConfig.from_pretrained(path, **where)
+    weights = peft.utils.load_peft_weights(path, device="cpu", **where)
+    tensors = {
+        name.removeprefix(BASE_NAMES_BEGIN): tensor
+        for name, tensor in weights.items()
+        if f".{FILTER}." in name
+    }
+    return FILTER in (config.modules_to_save or []), tensors
+
+
+def load_adapter(model: nn.Module, path: str, **kwargs: Any) -> Any:
+    """PEFT's own loading: the `PeftModel` of `model` and a saved adapter."""
+    return _peft().PeftModel.from_pretrained(model, path, **kwargs)
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError("load_peft needs PEFT: pip install peft") from error
+    return peft

@@ -1,0 +1,42 @@
+"""The entry "graph_attn" of a patched model's `config.json`: which variant, with which settings.
+
+{"format": 1, "hf_graphattn": "0.1.0", "variant": "gfsa", "settings": {"order": 4, ...}}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import refusal
+from .variants import VariantConfig, variant_from_dict, variant_to_dict
+from .version import __version__
+
+FORMAT = 1
+
+
+def make_entry(config: VariantConfig) -> dict[str, Any]:
+    """The entry that describes `config`, in JSON values."""
+    return {"format": FORMAT, "hf_graphattn": __version__, **variant_to_dict(config)}
+
+
+def read_entry(entry: object, path: str) -> VariantConfig:
+    """The config that an entry, read from `path`, describes.
+
+    Raises:
+        GraphAttentionError: this version cannot read the entry.
+    """
+    if not isinstance(entry, dict) or not isinstance(entry.get("format"), int):
+        raise refusal(
+            f"'graph_attn' in {path!r}",
+            entry,
+            f"an object with 'format': {FORMAT}",
+            "It was edited, or damaged: save the patched model again.",
+        )
+    if entry["format"] > FORMAT:
+        raise refusal(
+            f"the format of 'graph_attn' in {path!r}",
+            entry["format"],
+            f"at most {FORMAT}",
+            f"It was saved by hf_graphattn {entry.get('hf_graphattn')}: upgrade hf_graphattn.",
+        )
+    return variant_from_dict(entry)

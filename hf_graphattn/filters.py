@@ -1,0 +1,46 @@
+"""The filters that a patched model carries: where they are, and what they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from .adapters import original_filter
+from .attention import FILTER
+from .errors import GraphAttentionError
+from .variants import VariantConfig
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model, or a part of it, carries graph filters."""
+    return bool(graph_filters(model))
+
+
+def graph_filters(model: nn.Module) -> dict[str, nn.Module]:
+    """The filters: qualified name of the attention module -> its filter, in model order."""
+    return {
+        name: module._modules[FILTER]
+        for name, module in model.named_modules()
+        if module._modules.get(FILTER) is not None
+    }
+
+
+def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """(qualified name, parameter) of every learned scalar: to freeze, count, or group them."""
+    for name, graph_filter in graph_filters(model).items():
+        for own_name, parameter in graph_filter.named_parameters():
+            yield f"{name}.{FILTER}.{own_name}", parameter
+
+
+def read_config(model: nn.Module) -> VariantConfig:
+    """The config that the model was patched with.
+
+    Raises:
+        GraphAttentionError: the model is not patched.
+    """
+    for graph_filter in graph_filters(model).values():
+        return original_filter(graph_filter).variant_config
+    raise GraphAttentionError(
+        f"{type(model).__name__} is not patched. Call patch_model(model, config) first."
+    )

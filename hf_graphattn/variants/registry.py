@@ -1,0 +1,72 @@
+"""The known variants, by name. `register` is open: a package of your own may call it too."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hf_graphattn.errors import GraphAttentionError, refusal
+
+from .base import VariantConfig
+
+_CONFIGS: dict[str, type[VariantConfig]] = {}
+ConfigClass = TypeVar("ConfigClass", bound=type[VariantConfig])
+
+
+def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
+    """Class decorator that makes a config known as variant `name`.
+
+    Raises:
+        GraphAttentionError: the name is not lower-case, is taken (both modules are named), or is
+            "none"; or the class is not a frozen dataclass derived from `VariantConfig`.
+    """
+
+    def add(cls: ConfigClass) -> ConfigClass:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == "none":
+            raise refusal("a variant's name", name, "lower-case letters, digits and _, not 'none'")
+        if not (issubclass(cls, VariantConfig) and _is_frozen_dataclass(cls)):
+            raise refusal(
+                f"the config of variant {name!r}", cls, "a frozen dataclass from VariantConfig"
+            )
+        if name in _CONFIGS:
+            raise GraphAttentionError(
+                f"variant {name!r} is defined twice: in {_CONFIGS[name].__module__} and in "
+                f"{cls.__module__}. Give one of them another name."
+            )
+        cls.variant = name
+        _CONFIGS[name] = cls
+        return cls
+
+    return add
+
+
+def variant_configs() -> dict[str, type[VariantConfig]]:
+    """The registered variants: name -> config class, in order of their names."""
+    return dict(sorted(_CONFIGS.items()))
+
+
+def variant_from_dict(saved: dict[str, Any]) -> VariantConfig:
+    """The config that `{"variant": name, "settings": {...}}` describes."""
+    name = saved.get("variant")
+    if name not in _CONFIGS:
+        raise refusal(
+            "the variant",
+            name,
+            ", ".join(variant_configs()),
+            "If it comes from another package, import that package first.",
+        )
+    settings = saved.get("settings", {})
+    if not isinstance(settings, dict):
+        raise refusal(f"'settings' of variant {name!r}", settings, "an object of settings")
+    return _CONFIGS[name].from_dict(settings)
+
+
+def variant_to_dict(config: VariantConfig) -> dict[str, Any]:
+    """The inverse of `variant_from_dict`, in JSON values."""
+    return {"variant": config.variant, "settings": config.to_dict()}
+
+
+def _is_frozen_dataclass(cls: type) -> bool:
+    return dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -11,29 +11,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune import arguments, code_models, data, engine, models, outputs, tuning
-from finetune.code_models import CodeModelArguments
+from finetune.data import loaders, rows
+from finetune.engine import run, trainer
+from finetune.models import code, loading, tuning
+from finetune.objectives.base import Objective
+from finetune.objectives.generated import GeneratedLabels, LabelWords
+from finetune.objectives.labels import Labels
+from finetune.settings.groups import DataArguments
+from finetune.settings.schema import Schema
 from tasks.code_classification import FAMILY
 
-MAX_LENGTH = 512  # of the papers' runs
+# The papers' runs cut at 512 tokens.
+SCHEMA = Schema(DataArguments, code.CodeModelArguments, defaults={"max_length": 512})
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
-    settings = arguments.parse(argv, model_group=CodeModelArguments, max_length=MAX_LENGTH)
-    accelerator = engine.start(settings.train)
+    settings = SCHEMA.parse(argv)
+    accelerator = trainer.start(settings.train)
     with accelerator.main_process_first():
-        task, rows = data.load(settings.data, FAMILY, settings.train.do_predict)
-    tokenizer = models.load_tokenizer(settings.model)
-    config, label_order = code_models.load_config(settings.model, task, tokenizer)
-    loaders = data.loaders(
-        task, rows, tokenizer, label_order, settings.data, settings.train, accelerator
+        task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+    tokenizer = loading.load_tokenizer(settings.model)
+    config, label_order = code.load_config(settings.model, task, tokenizer)
+    batches = loaders.text_loaders(
+        task, found, tokenizer, label_order, settings.data, settings.train, accelerator
     )
-    model = code_models.load_model(settings, config)
-    objective = code_models.objective(settings.model, task, tokenizer, label_order)
+    model = code.load_model(settings, config)
+    objective: Objective = Labels(task, label_order)
+    if settings.model.objective == code.GENERATE:
+        objective = GeneratedLabels(task, LabelWords.of(task.label_names, tokenizer))
     model = tuning.tuned(model, settings.filter)
-    trainer = engine.Trainer(accelerator, model, loaders, task, objective, settings)
-    return outputs.run(trainer, tokenizer, FAMILY)
+    work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+    return run.run(work, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

@@ -9,28 +9,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune import arguments, data, engine, models, outputs, tuning
-from finetune.objectives import Labels
+from finetune.data import loaders, rows
+from finetune.engine import run, trainer
+from finetune.models import loading, tuning
+from finetune.objectives.labels import Labels
+from finetune.settings.groups import DataArguments, ModelArguments
+from finetune.settings.schema import Schema
 
 FAMILY = "glue"
+SCHEMA = Schema(DataArguments, ModelArguments)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
-    settings = arguments.parse(argv)
-    accelerator = engine.start(settings.train)
+    settings = SCHEMA.parse(argv)
+    accelerator = trainer.start(settings.train)
     with accelerator.main_process_first():
-        task, rows = data.load(settings.data, FAMILY, settings.train.do_predict)
-    tokenizer = models.load_tokenizer(settings.model)
-    config, label_order = models.load_config(settings.model, task, tokenizer.pad_token_id)
-    loaders = data.loaders(
-        task, rows, tokenizer, label_order, settings.data, settings.train, accelerator
+        task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+    tokenizer = loading.load_tokenizer(settings.model)
+    config, label_order = loading.load_config(settings.model, task, tokenizer.pad_token_id)
+    batches = loaders.text_loaders(
+        task, found, tokenizer, label_order, settings.data, settings.train, accelerator
     )
     mismatched = settings.model.ignore_mismatched_sizes
-    model = models.load_model(settings, config, ignore_mismatched_sizes=mismatched)
+    model = loading.load_model(settings, config, ignore_mismatched_sizes=mismatched)
     model = tuning.tuned(model, settings.filter)
-    trainer = engine.Trainer(accelerator, model, loaders, task, Labels(label_order), settings)
-    return outputs.run(trainer, tokenizer, FAMILY)
+    objective = Labels(task, label_order)
+    work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+    return run.run(work, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

@@ -9,32 +9,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune import arguments, engine, lm_data, lm_models, outputs, tuning
-from finetune.lm_arguments import LanguageDataArguments, LanguageModelArguments
-from finetune.lm_objective import LanguageModelling
+from finetune.data import local, text
+from finetune.engine import run, trainer
+from finetune.models import language, tuning
+from finetune.objectives.language import LanguageModelling
+from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
+from finetune.settings.schema import Schema
 from tasks.lm import FAMILY
+
+SCHEMA = Schema(LanguageDataArguments, LanguageModelArguments)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
-    settings = arguments.parse(
-        argv, data_group=LanguageDataArguments, model_group=LanguageModelArguments
-    )
-    accelerator = engine.start(settings.train)
+    settings = SCHEMA.parse(argv)
+    accelerator = trainer.start(settings.train)
     with accelerator.main_process_first():
-        task, rows = lm_data.load(settings.data, settings.train.do_predict)
+        task, rows = text.load(settings.data, settings.train.do_predict)
         (column,) = task.text_columns
-        tokenizer = lm_models.load_tokenizer(settings.model, rows[task.train_split][column])
-        config = lm_models.load_config(settings.model, tokenizer)
-        size = lm_data.block_size(settings.data, tokenizer, lm_models.positions(config))
-        texts = lm_data.texts(task, rows, tokenizer)
-    stride = settings.data.stride
-    loaders = lm_data.loaders(task, texts, size, stride, settings.train)
-    objective = LanguageModelling(texts, loaders.train.dataset, size, stride)
-    model = lm_models.load_language_model(settings, config)
+        tokenizer = language.load_tokenizer(settings.model, rows[task.train_split][column])
+        config = language.load_config(settings.model, tokenizer)
+        size = text.block_size(settings.data, tokenizer, language.positions(config))
+        texts = text.texts(task, rows, tokenizer)
+    stride, origin = settings.data.stride, local.origin(rows)
+    batches = text.loaders(task, texts, origin, size, stride, settings.train)
+    objective = LanguageModelling(task, texts, batches.train.dataset, size, stride)
+    model = language.load_language_model(settings, config)
     model = tuning.tuned(model, settings.filter)
-    trainer = engine.Trainer(accelerator, model, loaders, task, objective, settings)
-    return outputs.run(trainer, tokenizer, FAMILY)
+    work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+    return run.run(work, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

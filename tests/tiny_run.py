@@ -9,30 +9,36 @@ from accelerate.utils import set_seed
 from datasets import DatasetDict
 
 import tasks
-from finetune import arguments, data, engine, models, objectives
+from finetune import glue
+from finetune.data import loaders, rows
+from finetune.engine.trainer import Trainer, make_accelerator
+from finetune.models import loading
+from finetune.objectives.labels import Labels
 
 COLA = tasks.get("cola")
 
 
 def trainer(
     folder: Path, *flags: str, count: int = 10, held_out: int = 7, dropout: float = 0.0
-) -> engine.Trainer:
+) -> Trainer:
     """On ``count`` rows of CoLA's schema; the model is made once in ``folder``/bert."""
     if not (folder / "bert").exists():
         tiny_task.save_bert(
             folder / "bert", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
-    settings = arguments.parse(
+    settings = glue.SCHEMA.parse(
         ["--model_name_or_path", str(folder / "bert"), "--output_dir", str(folder), *flags]
     )
-    accelerator = engine.make_accelerator(settings.train)
+    accelerator = make_accelerator(settings.train)
     set_seed(settings.train.seed)
-    rows = DatasetDict(train=tiny_task.rows(COLA, count), validation=tiny_task.rows(COLA, held_out))
-    checked = data.checked(COLA, rows, settings.data, predict=False)
-    tokenizer = models.load_tokenizer(settings.model)
-    config, order = models.load_config(settings.model, COLA, tokenizer.pad_token_id)
-    loaders = data.loaders(
+    found = DatasetDict(
+        train=tiny_task.rows(COLA, count), validation=tiny_task.rows(COLA, held_out)
+    )
+    checked = rows.checked(COLA, found, settings.data, predict=False)
+    tokenizer = loading.load_tokenizer(settings.model)
+    config, order = loading.load_config(settings.model, COLA, tokenizer.pad_token_id)
+    batches = loaders.text_loaders(
         COLA, checked, tokenizer, order, settings.data, settings.train, accelerator
     )
-    model = models.load_model(settings, config)
-    return engine.Trainer(accelerator, model, loaders, COLA, objectives.Labels(order), settings)
+    model = loading.load_model(settings, config)
+    return Trainer(accelerator, model, batches, COLA, Labels(COLA, order), settings)

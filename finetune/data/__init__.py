@@ -1,0 +1,1 @@
+"""Rows from a hub id, a local folder or files, checked, tokenised and batched."""

@@ -1,0 +1,125 @@
+"""Rows to batches: tokenised, cut, padded; and the loaders that every script hands to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.logging import get_logger
+from datasets import Dataset, DatasetDict
+from torch.utils.data import DataLoader
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
+
+from finetune.data import local
+from finetune.data.literal import literal
+from finetune.settings.groups import DataArguments
+from finetune.settings.training import TrainArguments
+from tasks import Split, Task
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Batches to train on, and of each split to evaluate or predict, by the split's name.
+
+    ``origin`` says of each split where its rows come from (`finetune.data.local.origin`).
+    """
+
+    train: DataLoader
+    validation: dict[str, DataLoader]
+    test: dict[str, DataLoader]
+    origin: dict[str, Any]
+
+
+def of_splits(
+    task: Task,
+    datasets: Mapping[str, Any],
+    origin: dict[str, Any],
+    train: TrainArguments,
+    collate: Callable[..., Any] | None,
+    collate_evaluation: Callable[..., Any] | None = None,
+) -> Loaders:
+    """A shuffled loader of the training split, and one in order of each other split.
+
+    Args:
+        task: says which split is for what.
+        datasets: each split's rows as model inputs, by its name.
+        origin: where they come from.
+        train: batch sizes.
+        collate: rows to a batch; None is torch's own.
+        collate_evaluation: the same for the other splits; None is as for training.
+    """
+
+    def in_order(splits: Iterable[Split]) -> dict[str, DataLoader]:
+        size, how = train.per_device_eval_batch_size, collate_evaluation or collate
+        return {
+            split.name: DataLoader(datasets[split.name], batch_size=size, collate_fn=how)
+            for split in splits
+            if split.name in datasets
+        }
+
+    return Loaders(
+        DataLoader(
+            datasets[task.train_split],
+            shuffle=True,
+            batch_size=train.per_device_train_batch_size,
+            collate_fn=collate,
+        ),
+        in_order(task.validation_splits),
+        in_order(task.test_splits),
+        origin,
+    )
+
+
+def text_loaders(
+    task: Task,
+    rows: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    label_order: Sequence[int],
+    arguments: DataArguments,
+    train: TrainArguments,
+    accelerator: Accelerator,
+) -> Loaders:
+    """Tokenised batches of every split. ``label_order[i]`` is the model's number of label i."""
+    with accelerator.main_process_first():
+        tokens = {
+            name: tokenise(task, split, tokenizer, label_order, arguments)
+            for name, split in rows.items()
+        }
+    # Tensor cores want multiples of 8; without half precision the padding would be waste.
+    multiple = None if accelerator.mixed_precision == "no" else 8
+    collate: Any = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple)
+    if arguments.pad_to_max_length:
+        collate = default_data_collator
+    return of_splits(task, tokens, local.origin(rows), train, collate)
+
+
+def tokenise(
+    task: Task,
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    label_order: Sequence[int],
+    arguments: DataArguments,
+) -> Dataset:
+    """Model inputs of each row, and ``labels`` unless the split hides them."""
+    max_length = min(arguments.max_length, tokenizer.model_max_length)
+    if max_length < arguments.max_length:
+        logger.warning(
+            f"max_length is {arguments.max_length}; the tokenizer's own limit {max_length} is used."
+        )
+    padding = "max_length" if arguments.pad_to_max_length else False
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        texts = [batch[column] for column in task.text_columns]
+        if task.verbatim:
+            texts = [literal(column, tokenizer) for column in texts]
+        encoded = tokenizer(*texts, padding=padding, max_length=max_length, truncation=True)
+        if "labels" not in batch:
+            return dict(encoded)
+        labels = batch["labels"]
+        return {**encoded, "labels": [label_order[x] for x in labels] if label_order else labels}
+
+    return rows.map(encode, batched=True, remove_columns=rows.column_names, desc="Tokenising")

@@ -1,0 +1,1 @@
+"""One run: the training loop, exact checkpoints, and what a run leaves behind."""

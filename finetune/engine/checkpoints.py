@@ -1,0 +1,183 @@
+"""Checkpoints that continue a run exactly: saved whole, checked before use, the newest kept.
+
+A checkpoint is the folder ``step_<updates>`` in the output folder: what accelerate saves (weights,
+optimizer, schedule, gradient scaler, random states of each process) and ``state.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.logging import get_logger
+
+from finetune.engine import storage
+from finetune.engine.fingerprint import differences
+from finetune.settings.training import LAST
+
+logger = get_logger(__name__)
+STATE = "state.json"
+FORMAT = 1
+_NAME = re.compile(r"step_(\d+)")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be continued from."""
+
+
+def name_of(step: int) -> str:
+    """The folder of the checkpoint after so many updates."""
+    return f"step_{step}"
+
+
+def listed(folder: Path) -> list[Path]:
+    """The checkpoints in an output folder, the oldest first; unfinished ones are not among them."""
+    found = [path for path in folder.glob("step_*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+
+
+def save(
+    accelerator: Accelerator, path: Path, progress: Mapping[str, Any], fingerprint: Mapping
+) -> None:
+    """Save the whole run as the folder ``path``.
+
+    Raises `SaveError` if it cannot be written; the earlier checkpoints stay.
+    """
+    earlier = ", ".join(p.name for p in listed(path.parent) if p != path)
+    kept = f"the earlier checkpoints are whole: {earlier}" if earlier else "none was there before"
+    with storage.clear_errors(path, kept):
+        aside = storage.aside_of(path)
+        if accelerator.is_main_process:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        accelerator.wait_for_everyone()
+        accelerator.save_state(str(aside))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            state = {"format": FORMAT, "fingerprint": fingerprint, "progress": progress}
+            (aside / STATE).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
+            storage.commit_folder(path)
+        accelerator.wait_for_everyone()
+
+
+def rotate(folder: Path, limit: int | None, current: Path) -> None:
+    """Delete all but the newest ``limit`` checkpoints, and the best one of each that is kept.
+
+    Checkpoints after ``current`` are of a run that this one has replaced: they count as older.
+    """
+    found = listed(folder)
+    after = [path for path in found if _step(path) > _step(current)]
+    ordered = after + [path for path in found if path not in after]
+    kept = set(ordered if limit is None else ordered[-limit:])
+    kept |= {folder / name for path in kept if (name := _best(path))}
+    for path in found:
+        if path not in kept:
+            shutil.rmtree(path)
+
+
+def find(asked: str, folder: Path) -> Path:
+    """The checkpoint that ``resume_from_checkpoint`` names, checked to be whole.
+
+    Raises ``CheckpointError`` if there is none or it is damaged, naming the one before.
+    """
+    path = Path(asked)
+    if asked == LAST:
+        known = listed(folder)
+        if not known:
+            raise CheckpointError(
+                f"resume_from_checkpoint is {asked!r}; allowed: with a checkpoint in {folder}, "
+                "which has none. Check output_dir, or drop the flag to start anew."
+            )
+        path = known[-1]
+    if not path.is_dir() or not _NAME.fullmatch(path.name):
+        there = ", ".join(map(str, listed(folder))) or f"those in {folder}, which has none"
+        raise CheckpointError(
+            f"resume_from_checkpoint is {asked!r}; allowed: {LAST}, or a checkpoint's folder: "
+            f"{there}. Choose one."
+        )
+    fault = storage.fault(path)
+    if fault is not None:
+        raise CheckpointError(_damaged(asked, path, fault))
+    return path
+
+
+def load(accelerator: Accelerator, path: Path, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Restore model, optimizer, schedule, scaler and random states; returns the progress.
+
+    Raises ``CheckpointError`` if the checkpoint is of a run with other settings, model or data.
+    """
+    state = _state(path)
+    found = differences(state["fingerprint"], fingerprint)
+    if state["format"] != FORMAT:
+        found = [f"format: {state['format']} -> {FORMAT}"]
+    if found:
+        raise CheckpointError(
+            f"resume_from_checkpoint is {str(path)!r}, of another run (then -> now): "
+            f"{'; '.join(found)}. Allowed: the same model, variant, data, seed and settings. "
+            "Give those of the checkpoint, or start anew in another output_dir."
+        )
+    accelerator.load_state(str(path))
+    return state["progress"]
+
+
+def bring_best(path: Path, folder: Path, name: str | None) -> None:
+    """Have the checkpoint with the best weights of the run of ``path`` in ``folder`` too.
+
+    Raises ``CheckpointError`` if it is not beside ``path`` or damaged: it is needed at the end.
+    """
+    if name is None:
+        return
+    source, target = path.parent / name, folder / name
+    fault = storage.fault(source) if source.is_dir() else "it is missing"
+    if fault is not None:
+        raise CheckpointError(
+            f"resume_from_checkpoint is {str(path)!r}, whose best weights so far are in {source}: "
+            f"{fault}. Allowed: with that checkpoint beside it. Bring it back, or start anew."
+        )
+    if not target.exists():
+        with storage.clear_errors(target, f"{source} is as it was"):
+            shutil.copytree(source, storage.aside_of(target), dirs_exist_ok=True)
+            storage.commit_folder(target)
+
+
+def refuse_leftovers(folder: Path) -> None:
+    """Raise ``CheckpointError`` if a new run would mix its checkpoints with those of another."""
+    there = listed(folder)
+    if there:
+        raise CheckpointError(
+            f"output_dir is {str(folder)!r}, which has the checkpoints "
+            f"{', '.join(path.name for path in there)}; allowed: one without. Continue with "
+            f"resume_from_checkpoint {LAST}, choose another output_dir, or remove them."
+        )
+
+
+def _damaged(asked: str, path: Path, fault: str) -> str:
+    before = [p for p in listed(path.parent) if _step(p) < _step(path)]
+    whole = next((p for p in reversed(before) if storage.fault(p) is None), None)
+    remedy = "There is no whole one before it: start anew."
+    if whole is not None:
+        remedy = f"Continue from the one before: resume_from_checkpoint {whole}"
+    return (
+        f"resume_from_checkpoint is {asked!r}, and the checkpoint {path} is damaged: {fault}. "
+        f"Allowed: a whole checkpoint. {remedy}"
+    )
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def _best(path: Path) -> str | None:
+    try:
+        return _state(path)["progress"]["best_name"]
+    except (OSError, ValueError):  # a damaged one holds on to nothing
+        return None
+
+
+def _state(path: Path) -> dict[str, Any]:
+    return json.loads((path / STATE).read_text("utf-8"))

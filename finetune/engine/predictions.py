@@ -1,0 +1,40 @@
+"""The files of predictions: one a test split to hand in, one a validation split to compare runs by."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from tasks import Split, Task
+
+EVALUATED = "eval_predictions{}.tsv"  # one a validation split, by the end of its metrics' keys
+
+
+def write_answers(task: Task, split: Split, answers: np.ndarray, folder: Path) -> None:
+    """A file in GLUE's submission format: ``index`` and ``prediction``, parted by a tab."""
+    lines = [f"{i}\t{_submitted(task, value)}" for i, value in enumerate(answers.tolist())]
+    text = "\n".join(["index\tprediction", *lines]) + "\n"
+    (folder / split.prediction_file).write_text(text, encoding="utf-8")
+
+
+def write_evaluated(
+    split: Split, predictions: np.ndarray, references: np.ndarray, folder: Path
+) -> None:
+    """``eval_predictions<suffix>.tsv``: index, prediction and label of each example of a split.
+
+    Labels by their number, scores to the last digit: for tests that compare two runs by example.
+    """
+    rows = zip(predictions.tolist(), references.tolist(), strict=True)
+    lines = [f"{i}\t{value}\t{label}" for i, (value, label) in enumerate(rows)]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / EVALUATED.format(split.key_suffix)
+    path.write_text("\n".join(["index\tprediction\tlabel", *lines]) + "\n", "utf-8")
+
+
+def _submitted(task: Task, value: float) -> str:
+    if task.objective == "regress":
+        low, high = task.score_range or (-math.inf, math.inf)
+        return f"{min(max(value, low), high):.3f}"
+    return task.label_names[int(value)] if task.submits_names else str(int(value))

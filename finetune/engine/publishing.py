@@ -1,0 +1,65 @@
+"""`--push_to_hub`: what a run saved, with a card that says where its metrics come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, HfApi
+
+import hf_graphattn as ga
+from finetune.settings.schema import Settings
+from hf_graphattn.card import hub_id
+from hf_graphattn.repository import explain
+from tasks import Task
+
+# What training leaves beside the model, and what is of no use to those who load it.
+NOT_PUSHED = ["step_*", "*.part", "eval_predictions*", "logs/*", "events.out.*", "*/events.out.*"]
+
+
+def push(
+    model: Any, folder: Path, task: Task, settings: Settings[Any, Any], results: Mapping
+) -> str:
+    """Upload ``folder`` in one commit; returns its address. The repository is made if need be.
+
+    A patched model's folder gets its card and loading module first.
+    """
+    api = HfApi()
+    name = settings.train.hub_model_id or folder.resolve().name
+    repo_id = api.create_repo(name, exist_ok=True, private=settings.train.hub_private_repo).repo_id
+    data = hub_id(settings.data.dataset_name or task.dataset_name)
+    if ga.is_patched(model) and not hasattr(model, "get_base_model"):  # an adapter has PEFT's card
+        card = ga.model_card(
+            model,
+            repo_id,
+            base_model=hub_id(settings.model.model_name_or_path),
+            datasets=[] if data is None else [data],
+            results=list(evaluations(task, settings, results)),
+        )
+        explain(model, folder, card)
+    return api.upload_folder(
+        repo_id=repo_id,
+        folder_path=folder,
+        ignore_patterns=NOT_PUSHED,
+        commit_message=f"{task.name}: {settings.filter.variant}",
+    )
+
+
+def evaluations(
+    task: Task, settings: Settings[Any, Any], results: Mapping[str, Any]
+) -> list[EvalResult]:
+    """One for each number of the run's final evaluation."""
+    return [
+        EvalResult(
+            task_type="text-generation" if task.objective == "lm" else "text-classification",
+            dataset_type=settings.data.dataset_name or task.dataset_name or task.name,
+            dataset_name=task.name,
+            dataset_config=task.dataset_config,
+            dataset_split=task.validation_splits[0].name,
+            metric_type=name.removeprefix("eval_"),
+            metric_value=value,
+        )
+        for name, value in results.items()
+        if name.startswith("eval_") and isinstance(value, float)
+    ]

@@ -1,0 +1,95 @@
+"""``all_results.json``: written whole, with where its numbers come from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+RESULTS = "all_results.json"
+PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write aside and rename, so that a reader never meets half a file; NaN becomes null."""
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n", "utf-8")
+    aside.replace(path)
+
+
+def origin(accelerator: Accelerator) -> dict[str, Any]:
+    """Where results come from: versions, commit, machine."""
+    on_gpu = accelerator.device.type == "cuda"
+    return {
+        "versions": {name: metadata.version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
+        "git": _commit(Path(__file__).parent),
+        "machine": {
+            "device": accelerator.device.type,
+            "name": torch.cuda.get_device_name(accelerator.device) if on_gpu else _cpu_name(),
+            "cores": len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "processes": accelerator.num_processes,
+            "mixed_precision": accelerator.mixed_precision,
+        },
+    }
+
+
+def peak_memory(accelerator: Accelerator) -> int | None:
+    """Bytes at the highest: of the device's tensors on a GPU, else of this process.
+
+    None where the system does not say.
+    """
+    if accelerator.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(accelerator.device)
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux, whose ru_maxrss counts what the parent held before the fork
+        lines = (line.split() for line in status.read_text("utf-8").splitlines())
+        return next(1024 * int(words[1]) for words in lines if words[0] == "VmHWM:")
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _commit(folder: Path) -> dict[str, Any] | None:
+    """The repository's commit and whether files differ from it; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu_name() -> str:
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.is_file():
+        for line in cpu_info.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,123 @@
+"""A whole run: train or only evaluate, then leave results, predictions and the model behind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from accelerate.logging import get_logger
+from accelerate.utils import set_seed
+from transformers import PreTrainedTokenizerBase
+
+from finetune.engine import publishing, storage
+from finetune.engine.results import RESULTS, origin, peak_memory, write_json
+from finetune.engine.trainer import Trainer
+from finetune.models import tuning
+from finetune.models.loading import filter_statistics
+from finetune.settings.schema import Settings
+
+logger = get_logger(__name__)
+
+
+def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> dict[str, Any]:
+    """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
+
+    Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
+    """
+    accelerator, train = trainer.accelerator, trainer.settings.train
+    if train.tracker is not None:
+        accelerator.init_trackers(family, tracker_settings(trainer.settings))
+    # Each process draws its own dropout; the weights are equal already.
+    set_seed(train.seed, device_specific=True)
+    if train.resume_from_checkpoint is not None:
+        trainer.resume(train.resume_from_checkpoint)
+    if train.do_eval_only:
+        found: dict[str, Any] = dict(trainer.evaluate())
+    else:
+        trainer.train()
+        found = summary(trainer)
+    results = finish(trainer, tokenizer, found)
+    accelerator.end_training()
+    return results
+
+
+def finish(
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, found: dict[str, Any]
+) -> dict[str, Any]:
+    """Save predictions, the trained model and ``all_results.json``; returns the results."""
+    accelerator, settings, folder = trainer.accelerator, trainer.settings, trainer.folder
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    tests = trainer.predict() if settings.train.do_predict else {}
+    if not settings.train.do_eval_only:
+        save_model(trainer, tokenizer, folder)
+    results = (
+        found
+        | tests
+        | trainer.objective.facts()
+        | filter_statistics(accelerator.unwrap_model(trainer.model))
+        | {"peak_memory_bytes": peak_memory(accelerator)}
+        | {"greater_is_better": trainer.directions, "data": trainer.data_origin}
+        | {"settings": settings.flat(), **origin(accelerator)}
+    )
+    if accelerator.is_main_process:
+        with storage.clear_errors(folder / RESULTS, "the model is saved"):
+            write_json(folder / RESULTS, results)
+        if settings.train.push_to_hub:
+            model = accelerator.unwrap_model(trainer.model)
+            logger.info(publishing.push(model, folder, trainer.task, settings, results))
+    accelerator.wait_for_everyone()
+    return results
+
+
+def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Model and tokenizer as `save_pretrained` writes them, each file whole or as it was.
+
+    Raises ``SaveError`` if they cannot be written.
+    """
+    accelerator = trainer.accelerator
+    model, weights = (
+        accelerator.unwrap_model(trainer.model),
+        accelerator.get_state_dict(trainer.model),
+    )
+    if accelerator.is_main_process:
+        target = folder / "model"
+        with storage.clear_errors(target, f"what {folder} held is as it was"):
+            aside = storage.aside_of(target)
+            shutil.rmtree(aside, ignore_errors=True)
+            tuning.save(model, aside, weights)
+            tokenizer.save_pretrained(aside)
+            storage.commit_files(target, folder)
+    accelerator.wait_for_everyone()
+
+
+def summary(trainer: Trainer) -> dict[str, Any]:
+    """Metrics of the last epoch, or of the best if its weights are kept, and what led there."""
+    progress = trainer.progress
+    last = progress.history[-1]
+    kept = last
+    if progress.best_name is not None:
+        kept = progress.history[progress.best_epoch - 1]
+    return {name: value for name, value in kept.items() if name.startswith("eval_")} | {
+        "train_loss": progress.train_loss,
+        "epochs": last["epoch"],
+        "steps": progress.step,
+        "best": {
+            "metric": trainer.selection.metric,
+            "value": progress.best_value,
+            "epoch": progress.best_epoch,
+        },
+        "weights_of_epoch": kept["epoch"],
+        "seconds_per_step": progress.seconds_per_step(),
+        "history": progress.history,
+    }
+
+
+def tracker_settings(settings: Settings[Any, Any]) -> dict[str, Any]:
+    """The settings as trackers take them: they refuse lists."""
+    return {
+        name: value if isinstance(value, str | int | float | bool) else str(value)
+        for name, value in settings.flat().items()
+    }

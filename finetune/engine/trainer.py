@@ -1,0 +1,327 @@
+"""The loop that all scripts share: accumulate, clip, schedule, evaluate, save, stop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.logging import get_logger
+from accelerate.utils import DataLoaderConfiguration, set_seed, tqdm
+from torch import Tensor, nn
+from transformers import get_scheduler
+
+import hf_graphattn as ga
+from finetune.data.loaders import Loaders
+from finetune.engine import checkpoints, predictions
+from finetune.engine.fingerprint import fingerprint
+from finetune.engine.progress import Progress, Selection, StepLog
+from finetune.engine.updates import Portion, Updates, plan
+from finetune.errors import DivergedError, refusal
+from finetune.objectives.base import Measured, Objective
+from finetune.settings.schema import Settings
+from finetune.settings.training import EACH_EPOCH, TrainArguments
+from tasks import Split, Task
+
+logger = get_logger(__name__)
+
+
+def start(train: TrainArguments) -> Accelerator:
+    """The accelerator of a run, with the main process's log shown and the seed set."""
+    accelerator = make_accelerator(train)
+    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR)
+    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
+    set_seed(train.seed)
+    return accelerator
+
+
+def make_accelerator(train: TrainArguments) -> Accelerator:
+    """The accelerator of a run: seeded order of rows, a schedule that counts updates."""
+    accelerator = Accelerator(
+        mixed_precision=train.mixed_precision,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        log_with=train.tracker,
+        project_dir=train.output_dir,
+        # By default accelerate steps a schedule once for each process and update.
+        step_scheduler_with_optimizer=False,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=train.seed),
+    )
+    _check_launch(accelerator)
+    return accelerator
+
+
+def _check_launch(accelerator: Accelerator) -> None:
+    """Refuse the lone process that `accelerate launch --cpu --num_processes 2` starts."""
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+    # The launcher sets the address where several processes meet, and no rank for any of them.
+    meets_others = "MASTER_ADDR" in os.environ and "RANK" not in os.environ
+    if on_cpu and meets_others and accelerator.num_processes == 1:
+        raise refusal(
+            "num_processes",
+            "more than 1",
+            "1, since accelerate's flag `--cpu` starts a single process without MPI",
+            "Start several on the CPU with "
+            "`ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 SCRIPT ...`: "
+            "`--multi_gpu` only means several processes.",
+        )
+
+
+class Trainer:
+    """One model, its data and its optimizer, prepared by accelerate."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        loaders: Loaders,
+        task: Task,
+        objective: Objective,
+        settings: Settings[Any, Any],
+    ) -> None:
+        self.accelerator, self.task, self.settings = accelerator, task, settings
+        self.objective, self.folder = objective, Path(settings.train.output_dir)
+        self.data_origin = loaders.origin
+        self._data = {name: x.dataset for name, x in loaders.validation.items()}
+        self._data |= {"training": loaders.train.dataset}
+        train = settings.train
+        groups = ga.optimizer_groups(
+            model,
+            train.learning_rate,
+            weight_decay=train.weight_decay,
+            filter_learning_rate=settings.filter.filter_learning_rate,
+        )
+        optimizer = torch.optim.AdamW(groups, fused=True)
+        self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
+        self.updates = Updates(
+            loader,
+            accelerator,
+            len(loaders.train.dataset),
+            train.per_device_train_batch_size,
+            train.gradient_accumulation_steps,
+        )
+        self.validation = {n: accelerator.prepare(x) for n, x in loaders.validation.items()}
+        self.test = {n: accelerator.prepare(x) for n, x in loaders.test.items()}
+        self.epochs, self.steps, warm_up = plan(self.updates.batches, train)
+        schedule = get_scheduler(train.lr_scheduler_type, optimizer, warm_up, self.steps)
+        self.schedule = accelerator.prepare(schedule)
+        self.progress = Progress()
+        self.directions = {
+            f"eval_{metric.name}{split.key_suffix}": metric.greater_is_better
+            for split in task.validation_splits
+            for metric in objective.metrics
+        }
+        self.selection = Selection.of(train, task.main_metric, self.directions)
+        self._log_file = StepLog(self.folder, accelerator.is_main_process)
+        self._has_predictions = False  # whether evaluating writes files
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run that continues this one must have in common with it."""
+        config = self.accelerator.unwrap_model(self.model).config
+        return fingerprint(self.settings, config, self._data, self.accelerator)
+
+    def resume(self, asked: str) -> None:
+        """Continue from a checkpoint, as if the run had never stopped.
+
+        Raises ``CheckpointError`` if there is none, it is damaged, or of another run.
+        """
+        path = checkpoints.find(asked, self.folder)
+        found = checkpoints.load(self.accelerator, path, self.fingerprint)
+        self.progress = Progress(**found)
+        if self.accelerator.is_main_process:
+            checkpoints.bring_best(path, self.folder, self.progress.best_name)
+        self.accelerator.wait_for_everyone()
+        logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
+
+    def train(self) -> Progress:
+        """Train and evaluate each epoch until the last or the end of patience; then the best one.
+
+        Raises ``DivergedError`` with the step if the loss becomes NaN or infinite.
+        """
+        progress = self.progress
+        self._check_before()
+        self._log_file.start(progress.step)
+        bar = tqdm(total=self.steps, initial=progress.step, desc="Training", unit="step")
+        while progress.epoch < self.epochs and not self.selection.ends(progress):
+            self._train_epoch(bar)
+            self._end_epoch(self.evaluate())
+        bar.close()
+        self._load_best()
+        return progress
+
+    def evaluate(self) -> dict[str, float]:
+        """The objective's metrics on the validation splits, as ``eval_<metric><suffix>``."""
+        found = {}
+        for split in self.task.validation_splits:
+            measured = self._measure(split, self.validation)
+            found |= measured.named("eval", split.key_suffix)
+            if measured.predictions is not None and measured.references is not None:
+                self._has_predictions = True
+                if self.accelerator.is_main_process:
+                    predictions.write_evaluated(
+                        split, measured.predictions, measured.references, self.folder
+                    )
+        return found
+
+    def predict(self) -> dict[str, float]:
+        """Write one file of answers a test split; of known labels also ``test_<metric><suffix>``."""
+        found = {}
+        for split in self.task.test_splits:
+            measured = self._measure(split, self.test)
+            found |= measured.named("test", split.key_suffix)
+            answers = measured.predictions if measured.answers is None else measured.answers
+            if answers is not None and self.accelerator.is_main_process:
+                predictions.write_answers(self.task, split, answers, self.folder)
+        return found
+
+    def _measure(self, split: Split, loaders: Mapping[str, Any]) -> Measured:
+        return self.objective.measure(self.model, loaders[split.name], split, self.accelerator)
+
+    def _check_before(self) -> None:
+        train = self.settings.train
+        saves = train.checkpointing_steps is not None or train.keeps_best
+        if saves and train.resume_from_checkpoint is None:
+            checkpoints.refuse_leftovers(self.folder)
+            # Another process may not look after the first checkpoint is there.
+            self.accelerator.wait_for_everyone()
+
+    def _train_epoch(self, bar: Any) -> None:
+        self.model.train()
+        progress = self.progress
+        start = time.perf_counter()
+        for window in self.updates.read(progress.epoch, progress.batches):
+            loss, tokens = self._update(window)
+            progress.batches += len(window)
+            self._end_step(loss, tokens, time.perf_counter() - start, bar)
+            if progress.step >= self.steps:
+                break
+            if progress.batches < self.updates.batches and self._is_due():
+                self._save()
+            start = time.perf_counter()
+        progress.train_loss = progress.loss_sum / progress.weight_sum
+
+    def _update(self, window: list[Portion]) -> tuple[float, int]:
+        """One update; returns its mean loss and the number of its tokens, of all processes.
+
+        The gradient is that of the mean over all units of the window's batches on all processes,
+        however they are spread.
+        """
+        accelerator = self.accelerator
+        weights = [self.objective.weight(part.batch) * part.is_own for part in window]
+        own = (self.objective.tokens(part.batch) * part.is_own for part in window)
+        total, tokens = self._summed(sum(weights), sum(own))
+        # Undoes the means that accelerate takes over batches and over processes.
+        scale = self.updates.accumulation * accelerator.num_processes / total
+        loss_sum = 0.0
+        for part, weight in zip(window, weights, strict=True):
+            is_last = part is window[-1]
+            accelerator.sync_gradients = is_last
+            with nullcontext() if is_last else accelerator.no_sync(self.model):
+                loss = self.objective.loss(self.model, part.batch)
+                accelerator.backward(loss * (weight * scale))
+            loss_sum += loss.detach().double() * weight
+        loss_sum = self._checked(loss_sum)
+        self._clip()
+        self.optimizer.step()
+        if not self.optimizer.step_was_skipped:
+            self.schedule.step()
+        self.optimizer.zero_grad()
+        self.progress.loss_sum += loss_sum
+        self.progress.weight_sum += total
+        return loss_sum / total, int(tokens)
+
+    def _end_epoch(self, metrics: dict[str, float]) -> None:
+        progress, train = self.progress, self.settings.train
+        progress.epoch += 1
+        progress.batches, progress.loss_sum, progress.weight_sum = 0, 0.0, 0.0
+        progress.history.append(self._state() | metrics)
+        is_best = self.selection.update(progress, metrics)
+        self._log({"epoch": progress.epoch, "train_loss": progress.train_loss} | metrics)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        logger.info(f"epoch {progress.epoch} of {self.epochs}: {shown}")
+        if is_best and train.keeps_best:
+            progress.best_name = checkpoints.name_of(progress.step)
+            self._save()
+        elif self._is_due():
+            self._save()
+
+    def _is_due(self) -> bool:
+        """Whether a checkpoint is due now; at an epoch's end only after its evaluation."""
+        every, ends_epoch = self.settings.train.checkpointing_steps, self.progress.batches == 0
+        if every is None or every == EACH_EPOCH:
+            return every == EACH_EPOCH and ends_epoch
+        return self.progress.step % int(every) == 0
+
+    def _save(self) -> None:
+        train = self.settings.train
+        path = self.folder / checkpoints.name_of(self.progress.step)
+        checkpoints.save(self.accelerator, path, asdict(self.progress), self.fingerprint)
+        limit = train.checkpoints_total_limit
+        if limit is None and train.checkpointing_steps is None:
+            limit = 1  # only the best is wanted
+        if self.accelerator.is_main_process:
+            checkpoints.rotate(self.folder, limit, path)
+        self.accelerator.wait_for_everyone()
+
+    def _load_best(self) -> None:
+        """The best epoch's weights, if they are kept and were not the last one's."""
+        progress = self.progress
+        if progress.best_name is None or progress.best_name == checkpoints.name_of(progress.step):
+            return
+        path = checkpoints.find(str(self.folder / progress.best_name), self.folder)
+        self.accelerator.load_state(str(path))
+        logger.info(f"best epoch: {progress.best_epoch}; its weights are tested and saved")
+        if self._has_predictions:
+            self.evaluate()  # so that the predictions are of the weights that are saved
+
+    def _state(self) -> dict[str, float]:
+        progress = self.progress
+        rate = progress.learning_rates[-1]
+        return {"epoch": progress.epoch, "step": progress.step, "learning_rate": rate}
+
+    def _summed(self, *values: float) -> list[float]:
+        """Each value summed over all processes, in float64."""
+        if self.accelerator.num_processes == 1:
+            return list(values)
+        tensor = torch.tensor(values, device=self.accelerator.device, dtype=torch.float64)
+        return self.accelerator.reduce(tensor, reduction="sum").tolist()
+
+    def _checked(self, loss: Tensor) -> float:
+        """An update's loss summed over all processes, if it is finite."""
+        # Every process sees the same sum, so all of them stop, and none waits for the others.
+        (total,) = self._summed(float(loss))
+        if not math.isfinite(total):
+            raise DivergedError(
+                f"The training loss is {total} at step {self.progress.step + 1}. Lower "
+                "learning_rate or filter_learning_rate, or lengthen the warm-up."
+            )
+        return total
+
+    def _clip(self) -> None:
+        limit = self.settings.train.max_grad_norm
+        if limit > 0:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+
+    def _end_step(self, loss: float, tokens: int, seconds: float, bar: Any) -> None:
+        progress = self.progress
+        progress.step += 1
+        progress.step_seconds.append(seconds)
+        progress.learning_rates.append(self.schedule.get_last_lr()[0])
+        rate, speed = progress.learning_rates[-1], tokens / seconds
+        bar.update()
+        bar.set_postfix(loss=f"{loss:.4f}", lr=f"{rate:.2e}", tokens_s=f"{speed:.0f}")
+        self._log({"loss": loss, "learning_rate": rate, "tokens": tokens, "tokens_per_s": speed})
+
+    def _log(self, values: dict[str, float]) -> None:
+        self._log_file.write({"step": self.progress.step} | values)
+        if self.settings.train.tracker is not None:
+            self.accelerator.log(values, step=self.progress.step)

@@ -1,0 +1,74 @@
+"""The training batches, in portions of one update, from any place of any epoch on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from accelerate.data_loader import skip_first_batches
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from finetune.settings.training import TrainArguments
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A batch of one process; ``is_own`` is false where all its rows are another process's."""
+
+    batch: dict[str, Tensor]
+    is_own: bool
+
+
+class Updates:
+    """The batches of each update of an epoch, in the epoch's own order."""
+
+    def __init__(
+        self,
+        loader: DataLoader,
+        accelerator: Accelerator,
+        rows: int,
+        batch_size: int,
+        accumulation: int,
+    ) -> None:
+        self.loader, self.accelerator = loader, accelerator
+        self.rows, self.batch_size, self.accumulation = rows, batch_size, accumulation
+        # The prepared loader's length is that of one process, as the schedule needs it.
+        self.batches = len(loader)
+
+    def read(self, epoch: int, done: int) -> Iterator[list[Portion]]:
+        """What is left of the epoch after so many batches, an update at a time."""
+        if done >= self.batches:
+            return
+        # Without it every epoch would have the first one's order.
+        self.loader.set_epoch(epoch)
+        batches = iter(skip_first_batches(self.loader, done) if done else self.loader)
+        # To begin reading draws from torch's random state, which a resumed run must not notice.
+        with torch.random.fork_rng(devices=[]):
+            first = next(batches)
+        numbered = enumerate(itertools.chain([first], batches), start=done)
+        while window := list(itertools.islice(numbered, self.accumulation)):
+            yield [self._portion(number, batch) for number, batch in window]
+
+    def _portion(self, number: int, batch: dict[str, Tensor]) -> Portion:
+        """The batch without the rows that were repeated to give each process as many."""
+        accelerator = self.accelerator
+        before = number * accelerator.num_processes + accelerator.process_index
+        own = max(self.rows - before * self.batch_size, 0)
+        # Where there is none, one row keeps the processes in step, with the weight 0.
+        return Portion({name: value[: max(own, 1)] for name, value in batch.items()}, own > 0)
+
+
+def plan(batches: int, train: TrainArguments) -> tuple[int, int, int]:
+    """Number of epochs, updates and warm-up updates for so many batches an epoch and process.
+
+    The last update of an epoch may hold fewer than ``gradient_accumulation_steps`` batches.
+    """
+    an_epoch = math.ceil(batches / train.gradient_accumulation_steps)
+    steps = train.max_train_steps or train.num_train_epochs * an_epoch
+    warm_up = train.num_warmup_steps or math.ceil(train.warmup_ratio * steps)
+    return math.ceil(steps / an_epoch), steps, warm_up

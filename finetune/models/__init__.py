@@ -1,0 +1,1 @@
+"""Tokenizers, configurations and models, patched and made ready for training."""

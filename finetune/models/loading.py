@@ -1,0 +1,125 @@
+"""A checkpoint's tokenizer, configuration and model, with the task's labels and the variant's filter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+import hf_graphattn as ga
+from finetune.errors import refusal
+from finetune.settings.groups import ModelArguments
+from finetune.settings.schema import Settings
+from tasks import Task
+
+logger = get_logger(__name__)
+
+
+def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with a padding token (GPT-2 has none: its end of text serves)."""
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_config(
+    arguments: ModelArguments, task: Task, pad_token_id: int | None
+) -> tuple[PreTrainedConfig, list[int]]:
+    """The model's config with the task's labels, and the label order.
+
+    ``label_order[i]`` is the model's number of the task's label i: a checkpoint that was trained on
+    the same label names in another order keeps its own. The order is empty for scores.
+
+    Raises ``ValueError`` if the checkpoint's head has another number of labels, unless
+    ``ignore_mismatched_sizes``.
+    """
+    config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+    own_labels = [str(name) for _, name in sorted(config.id2label.items())]
+    has_head = any("ForSequenceClassification" in name for name in config.architectures or [])
+    count = len(task.label_names) or 1
+    if has_head and len(own_labels) != count and not arguments.ignore_mismatched_sizes:
+        raise refusal(
+            "model_name_or_path",
+            arguments.model_name_or_path,
+            f"a model with {count} label(s) for task {task.name}; it has {len(own_labels)}: "
+            f"{', '.join(own_labels)}",
+            "Choose another, or give ignore_mismatched_sizes for a new head.",
+        )
+    if config.pad_token_id is None:
+        config.pad_token_id = pad_token_id
+    if task.objective == "regress":
+        config.num_labels, config.problem_type = 1, "regression"
+        return config, []
+    order = _label_order(task, own_labels) if has_head else list(range(count))
+    config.id2label = {order[i]: name for i, name in enumerate(task.label_names)}
+    config.label2id = {name: number for number, name in config.id2label.items()}
+    config.problem_type = "single_label_classification"
+    return config, order
+
+
+def _label_order(task: Task, own_labels: list[str]) -> list[int]:
+    own = [name.lower() for name in own_labels]
+    wanted = [name.lower() for name in task.label_names]
+    if sorted(own) == sorted(wanted):
+        return [own.index(name) for name in wanted]
+    if len(own) == len(wanted) and own != [f"label_{i}" for i in range(len(own))]:
+        logger.warning(
+            f"The model's labels are {', '.join(own_labels)}, those of task {task.name} "
+            f"{', '.join(task.label_names)}: taken to be in the same order."
+        )
+    return list(range(len(wanted)))
+
+
+def load_model(
+    settings: Settings[Any, Any],
+    config: PreTrainedConfig,
+    auto_class: Any = AutoModelForSequenceClassification,
+    **options: Any,
+) -> PreTrainedModel:
+    """The checkpoint with the head of ``auto_class``, in float32, patched with the chosen variant.
+
+    A folder that holds a patched model keeps its filter: ``variant`` must then be none.
+    """
+    path, backend = settings.model.model_name_or_path, settings.filter.backend
+    # Master weights: transformers would keep the checkpoint's number format, and a small step on a
+    # bfloat16 weight is lost.
+    options |= {"config": config, "dtype": torch.float32}
+    if getattr(config, "graph_attn", None) is not None:
+        if settings.variant is not None:
+            raise refusal(
+                "variant",
+                settings.filter.variant,
+                f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
+                "Drop the flag, or start from a plain checkpoint.",
+            )
+        return ga.from_pretrained(path, auto_class=auto_class, backend=backend, **options)
+    if settings.variant is None:
+        if backend != "auto":
+            options["attn_implementation"] = backend
+        return auto_class.from_pretrained(path, **options)
+    model = auto_class.from_pretrained(path, **options)
+    return ga.patch_model(model, settings.variant, backend=backend)
+
+
+def filter_statistics(model: nn.Module) -> dict[str, int | float | None]:
+    """Number of learned filter scalars, and the largest absolute value (None without any)."""
+    found = [parameter for _, parameter in ga.filter_parameters(model)]
+    # Under LoRA each filter is there twice: as it was, frozen, and as it is trained.
+    scalars = [p.detach() for p in found if p.requires_grad] or [p.detach() for p in found]
+    largest = max((float(scalar.abs().max()) for scalar in scalars), default=None)
+    return {
+        "filter_scalars": sum(scalar.numel() for scalar in scalars),
+        "filter_max_abs": largest,
+    }

@@ -1,0 +1,144 @@
+"""Classification by a decoder that writes the label's word, as CodeT5 does for defects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import tqdm
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerBase
+
+from finetune.errors import refusal
+from finetune.objectives.base import Batch, Measured, Objective
+from tasks import Metric, Split, Task
+from tasks.metrics import UNKNOWN, scores
+
+IGNORED = -100
+NO_LABEL = -1  # the number of a text that is no label's word
+
+
+@dataclass(frozen=True)
+class GeneratedLabels(Objective):
+    """Labels that a decoder writes.
+
+    Attributes:
+        task: by what they are measured.
+        words: the labels' words, as the decoder reads and writes them.
+    """
+
+    task: Task
+    words: LabelWords
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The task's, and the share of texts that are no label's word."""
+        return (*self.task.metrics, UNKNOWN)
+
+    def weight(self, batch: Batch) -> int:
+        """Tokens of the label words that the loss is a mean over."""
+        return int((self.words.targets(batch["labels"]) != IGNORED).sum())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the tokens of a training batch's label words."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        return model(**inputs, labels=self.words.targets(batch["labels"]), use_cache=False).loss
+
+    def measure(
+        self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
+    ) -> Measured:
+        """The task's metrics, where a text that is no label's word counts as a wrong label."""
+        written, labels = self._written(model, loader, split, accelerator)
+        if labels is None:
+            return Measured({}, written.numpy())
+        predicted = as_wrong(written, labels, len(self.words.words)).numpy()
+        found = scores(self.task.metrics, predicted, labels.numpy())
+        found[UNKNOWN.name] = float((written == NO_LABEL).double().mean())
+        return Measured(found, predicted, labels.numpy(), answers=written.numpy())
+
+    def facts(self) -> dict[str, Any]:
+        """The words that were to be written."""
+        return {"label_words": list(self.words.words)}
+
+    def _written(
+        self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
+    ) -> tuple[Tensor, Tensor | None]:
+        """Numbers of the written labels, and the labels if they are known, both (examples,)."""
+        generator: Any = accelerator.unwrap_model(model).eval()
+        written, labels = [], []
+        for batch in tqdm(loader, desc=f"Generating {split.name}", leave=False):
+            references = batch.pop("labels", None)
+            numbers = self.words.write(generator, batch)
+            written.append(accelerator.gather_for_metrics(numbers).cpu())
+            if references is not None:
+                labels.append(accelerator.gather_for_metrics(references).cpu())
+        return torch.cat(written), torch.cat(labels) if labels else None
+
+
+@dataclass(frozen=True)
+class LabelWords:
+    """The words of a task's labels, as a decoder reads and writes them.
+
+    Attributes:
+        words: in the order of the task's labels.
+        tokens: the decoder's targets, int64 of shape (labels, longest), -100 after each end.
+        tokenizer: turns what the decoder wrote into text.
+    """
+
+    words: tuple[str, ...]
+    tokens: Tensor
+    tokenizer: PreTrainedTokenizerBase
+
+    @classmethod
+    def of(cls, words: tuple[str, ...], tokenizer: PreTrainedTokenizerBase) -> LabelWords:
+        """The words in this tokenizer.
+
+        Raises ``ValueError`` if it cannot spell one, so that reading would not give it back.
+        """
+        rows = [torch.tensor(tokenizer(text_target=word)["input_ids"]) for word in words]
+        found = cls(words, pad_sequence(rows, batch_first=True, padding_value=IGNORED), tokenizer)
+        for number, (word, row) in enumerate(zip(words, rows, strict=True)):
+            if found.read(row[None]).tolist() != [number]:
+                raise refusal(
+                    "the label word",
+                    word,
+                    "one that the tokenizer spells and reads back",
+                    f"This one reads {tokenizer.decode(row)!r}: choose another tokenizer_name, "
+                    "or objective classify.",
+                )
+        return found
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """Of labels (B,) the decoder's targets, (B, longest)."""
+        return self.tokens.to(labels.device)[labels]
+
+    def read(self, written: Tensor) -> Tensor:
+        """Of token ids (B, any length) the labels' numbers (B,); other texts are `NO_LABEL`."""
+        texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+        known = {word: number for number, word in enumerate(self.words)}
+        numbers = [known.get(text.strip(), NO_LABEL) for text in texts]
+        return torch.tensor(numbers, device=written.device)
+
+    @torch.no_grad()
+    def write(self, model: Any, inputs: Batch) -> Tensor:
+        """The labels' numbers (B,) that the model writes greedily, `NO_LABEL` for other texts."""
+        written = model.generate(
+            **inputs,
+            max_new_tokens=self.tokens.shape[1],
+            do_sample=False,
+            num_beams=1,
+        )
+        return self.read(written)
+
+
+def as_wrong(predicted: Tensor, references: Tensor, labels: int) -> Tensor:
+    """The predictions (B,) with a wrong label for each text that was none, so that metrics take it.
+
+    Of two labels the other one: in F1 an unknown text misses a positive and accuses a negative.
+    """
+    return torch.where(predicted == NO_LABEL, (references + 1) % labels, predicted)

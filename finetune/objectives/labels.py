@@ -1,0 +1,96 @@
+"""Classification and regression: a head that chooses a label, or gives a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import tqdm
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from finetune.errors import diverged_logits
+from finetune.objectives.base import Batch, Measured, Objective
+from tasks import Metric, Split, Task
+from tasks.metrics import LOSS, scores
+
+
+@dataclass(frozen=True)
+class Labels(Objective):
+    """A head that chooses a label or gives a score.
+
+    Attributes:
+        task: says which, and by what it is measured.
+        label_order: ``label_order[i]`` is the model's number of the task's label i; empty for
+            scores.
+    """
+
+    task: Task
+    label_order: Sequence[int] = ()
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The loss and the task's metrics."""
+        return (LOSS, *self.task.metrics)
+
+    def weight(self, batch: Batch) -> int:
+        """The batch's examples."""
+        return len(batch["labels"])
+
+    def measure(
+        self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
+    ) -> Measured:
+        """Loss and the task's metrics, and each example's label or score."""
+        logits, labels = self.outputs(model, loader, accelerator, f"Evaluating {split.name}")
+        predicted = predictions(self.task, logits)
+        if labels is None:
+            return Measured({}, predicted)
+        references = labels.numpy()
+        found = scores(self.task.metrics, predicted, references)
+        return Measured({"loss": self._loss(logits, labels)} | found, predicted, references)
+
+    def outputs(
+        self, model: nn.Module, loader: DataLoader, accelerator: Accelerator, description: str
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits (examples, labels) in float32, and labels if the split has them, on the CPU.
+
+        Both are in the task's numbering of labels, of all processes, without the examples that
+        were repeated to fill the last batch.
+        """
+        model.eval()
+        logits, labels = [], []
+        for batch in tqdm(loader, desc=description, leave=False):
+            references = batch.pop("labels", None)
+            with torch.no_grad():
+                outputs = model(**batch)
+            logits.append(accelerator.gather_for_metrics(outputs.logits.float()).cpu())
+            if references is not None:
+                labels.append(accelerator.gather_for_metrics(references).cpu())
+        all_labels = torch.cat(labels) if labels else None
+        return self._in_task_order(torch.cat(logits), all_labels)
+
+    def _in_task_order(self, logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if not self.label_order:
+            return logits, labels
+        order = torch.tensor(self.label_order)
+        return logits[:, order], None if labels is None else torch.argsort(order)[labels]
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> float:
+        """The mean loss over the examples."""
+        if self.task.objective == "regress":
+            return float(functional.mse_loss(logits.squeeze(-1), labels.float()))
+        return float(functional.cross_entropy(logits, labels))
+
+
+def predictions(task: Task, logits: Tensor) -> np.ndarray:
+    """The predicted label's number, or the score, of each example; of shape (examples,)."""
+    if task.objective == "regress":
+        return logits.squeeze(-1).numpy()
+    # argmax calls NaN the largest: say so instead of predicting it.
+    if not bool(torch.isfinite(logits).all()):
+        raise diverged_logits()
+    return logits.argmax(-1).numpy()

@@ -1,0 +1,192 @@
+"""Language modelling: trained on the next token, scored by the perplexity of a whole text.
+
+Two protocols, whose contexts `finetune.data.windows.Windows` makes: blocks, as in GFSA's tables
+(arXiv 2312.04234), and a sliding window, as in p-LaT's (arXiv 2311.03235).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import tqdm
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from finetune.data.text import Text
+from finetune.data.windows import IGNORED, Blocks
+from finetune.errors import diverged_logits
+from finetune.objectives.base import Batch, Measured, Objective
+from tasks import Metric, Split, Task
+from tasks.lm import perplexities
+from tasks.metrics import scores
+
+
+@dataclass(frozen=True)
+class LanguageModelling(Objective):
+    """Predict the next token, in one text of each split.
+
+    Attributes:
+        task: what is measured; metrics of predictions are of the most likely next tokens.
+        texts: each split's tokens and words, by its name.
+        blocks: what is trained on.
+        block_size: tokens of a block, and of a context in evaluation.
+        stride: tokens between contexts; None is the protocol of blocks.
+    """
+
+    task: Task
+    texts: Mapping[str, Text]
+    blocks: Blocks
+    block_size: int
+    stride: int | None
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The task's: nats and perplexities."""
+        return self.task.metrics
+
+    def weight(self, batch: Batch) -> int:
+        """Predicted tokens of a training batch: of each block all but the first."""
+        return batch["labels"][:, 1:].numel()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Nats a predicted token; no cache is built for tokens that nobody generates."""
+        return model(**batch, use_cache=False).loss
+
+    def measure(
+        self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
+    ) -> Measured:
+        """Nats and perplexities of the split's text, each with its denominator."""
+        text, description = self.texts[split.name], f"Evaluating {split.name}"
+        asked = [metric for metric in self.metrics if metric.function or metric.together]
+        return measure_text(model, loader, text, accelerator, description, asked)
+
+    def facts(self) -> dict[str, Any]:
+        """What results must state: the protocol, and what of the training text is used."""
+        return {
+            "eval_protocol": "block" if self.stride is None else "sliding",
+            "block_size": self.block_size,
+            "stride": self.stride,
+            "train_blocks": len(self.blocks),
+            "train_left_over_tokens": self.blocks.left_over,
+        }
+
+
+def measure_text(
+    model: nn.Module,
+    loader: DataLoader,
+    text: Text,
+    accelerator: Accelerator,
+    description: str,
+    asked: Sequence[Metric] = (),
+) -> Measured:
+    """Loss and perplexities of a text, each with its denominator.
+
+    Args:
+        model: a causal language model, prepared by accelerate as the loader is.
+        loader: batches of `Windows` over the text.
+        text: its tokens and words.
+        accelerator: sums over the processes.
+        description: of the progress bar.
+        asked: metrics of the most likely next tokens, beside the perplexities.
+
+    Returns:
+        ``loss`` (nats a token), ``perplexity``, and for a word-level text ``word_perplexity``,
+        which is exp(loss * tokens / words); as counts ``predicted_tokens``, the denominator of the
+        first two, ``tokens`` of the whole text, and ``words``.
+
+    Raises:
+        DivergedError: if the model's logits are NaN.
+    """
+    read = summed_nats(model, loader, accelerator, description, with_tokens=bool(asked))
+    if math.isnan(read.nats):
+        raise diverged_logits()
+    total = len(text.tokens)
+    found = perplexities(read.nats, read.predicted, text.words and text.words / total)
+    if asked:
+        found |= scores(asked, *np.concatenate(read.tokens, axis=1))
+    counts = {"predicted_tokens": read.predicted, "tokens": total}
+    counts |= {} if text.words is None else {"words": text.words}
+    return Measured(found, counts=counts)
+
+
+@dataclass
+class Reading:
+    """What a model made of a text.
+
+    Attributes:
+        nats: negative log-probability, summed over the scored tokens.
+        predicted: how many tokens were scored.
+        tokens: (2, any number) each: the most likely tokens, and those of the text.
+    """
+
+    nats: float
+    predicted: int
+    tokens: list[np.ndarray]
+
+
+def summed_nats(
+    model: nn.Module,
+    loader: DataLoader,
+    accelerator: Accelerator,
+    description: str,
+    *,
+    with_tokens: bool = False,
+) -> Reading:
+    """Negative log-probability of all scored tokens, in float64 over all processes.
+
+    A row that was repeated to fill the last batch counts once.
+
+    Args:
+        model: a causal language model, prepared by accelerate as the loader is.
+        loader: batches of `Windows` over a text.
+        accelerator: sums over the processes.
+        description: of the progress bar.
+        with_tokens: keep the most likely tokens too, for metrics of predictions.
+    """
+    model.eval()
+    forward = inspect.signature(accelerator.unwrap_model(model).forward).parameters
+    total, tokens = torch.zeros(2, dtype=torch.float64), []
+    for batch in tqdm(loader, desc=description, leave=False):
+        labels, options = batch.pop("labels"), {"use_cache": False}
+        if "logits_to_keep" in forward:
+            # A sliding window scores its end only: the vocabulary's layer is most of the work.
+            first = int((labels != IGNORED).any(dim=0).int().argmax())
+            labels = labels[:, first:]
+            options["logits_to_keep"] = labels.shape[1]
+        with torch.no_grad():
+            logits = model(**batch, **options).logits
+        total += accelerator.gather_for_metrics(row_nats(logits, labels)).cpu().sum(dim=0)
+        if with_tokens:
+            tokens.append(_scored_tokens(logits, labels, accelerator))
+    return Reading(float(total[0]), int(total[1]), tokens)
+
+
+def row_nats(logits: Tensor, labels: Tensor) -> Tensor:
+    """Summed negative log-probability and number of the scored tokens of each row: (B, 2), float64.
+
+    Args:
+        logits: (B, N, vocabulary) of any float type.
+        labels: (B, N), the token after each position, -100 where it is not scored.
+    """
+    # Classes last: torch sums over another dimension one by one, and loses a digit.
+    nats = functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    ).view_as(labels)
+    return torch.stack([nats.double().sum(1), (labels != IGNORED).double().sum(1)], dim=1)
+
+
+def _scored_tokens(logits: Tensor, labels: Tensor, accelerator: Accelerator) -> np.ndarray:
+    """The most likely token at each scored place, and the text's own: (2, any number)."""
+    pairs = torch.stack([logits.argmax(-1), labels], dim=1)
+    # Processes may have read windows of different lengths.
+    pairs = accelerator.pad_across_processes(pairs, dim=2, pad_index=IGNORED)
+    pairs = accelerator.gather_for_metrics(pairs).cpu().transpose(0, 1).flatten(1)
+    return pairs[:, pairs[1] != IGNORED].numpy()

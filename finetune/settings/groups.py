@@ -1,0 +1,111 @@
+"""The groups of flags that most scripts share: rows, models, filters, and what is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from finetune.errors import refusal
+from finetune.settings.flags import at_least, flag
+from finetune.settings.variants import NO_VARIANT, checked_variant
+
+LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
+
+
+@dataclass
+class SourceArguments:
+    """Which rows to train on and to measure."""
+
+    task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
+    dataset_name: str | None = flag("Hub id, or local folder of its layout, instead of the task's.")
+    train_file: str | None = flag("Own csv, json or parquet file to train on.")
+    validation_file: str | None = flag("Own file to evaluate on.")
+    test_file: str | None = flag("Own file to predict, with do_predict.", free=True)
+    max_train_samples: int | None = flag("Train on the first so many rows.")
+    max_eval_samples: int | None = flag("Evaluate on the first so many rows of each split.")
+    max_predict_samples: int | None = flag(
+        "Predict the first so many rows of each split.", free=True
+    )
+    metric: list[str] | None = flag(
+        "Metrics beside the task's own, each a name (f1), the path of an `evaluate` module, or its "
+        "hub id."
+    )
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "max_train_samples", "max_eval_samples", "max_predict_samples")
+
+
+@dataclass
+class DataArguments(SourceArguments):
+    """What to train on and to measure, and how long the inputs are."""
+
+    max_length: int = flag("Longest input, in tokens; longer ones are cut.", 128)
+    pad_to_max_length: bool = flag("Pad to max_length instead of to the batch's longest.", False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "max_length")
+
+
+@dataclass
+class ModelSource:
+    """Where the model comes from, as far as every script has it."""
+
+    model_name_or_path: str | None = flag("Hub id or folder, plain or patched.")
+    tokenizer_name: str | None = flag("Tokenizer, where it is not the model's own.")
+
+
+@dataclass
+class ModelArguments(ModelSource):
+    """Where the model comes from."""
+
+    model_name_or_path: str = field(metadata={"help": "Hub id or folder, plain or patched."})
+    tokenizer_name: str | None = flag("Tokenizer, where it is not the model's own.")
+    ignore_mismatched_sizes: bool = flag(
+        "Replace a head that has other labels by a new one.", False
+    )
+
+
+@dataclass
+class TuningArguments:
+    """What is trained."""
+
+    peft: Literal["none", "lora", "filters"] = flag(
+        "Train everything (none), LoRA with the filters and the head (lora), or the filters' "
+        "scalars and the head alone (filters).",
+        "none",
+    )
+    lora_r: int | None = flag(f"[lora] Rank; default: {LORA['lora_r']}.")
+    lora_alpha: int | None = flag(
+        f"[lora] Scale: alpha / r times the update; default: {LORA['lora_alpha']}."
+    )
+    lora_dropout: float | None = flag(f"[lora] Dropout before it; default: {LORA['lora_dropout']}.")
+    lora_target_modules: list[str] | None = flag(
+        "[lora] Names of the linear layers, or how they end; default: all of the base."
+    )
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "lora_r", "lora_alpha")
+        at_least(self, 0, "lora_dropout")
+        for name in (*LORA, "lora_target_modules"):
+            value = getattr(self, name)
+            if value is not None and self.peft != "lora":
+                raise refusal(
+                    name, value, "with peft lora only", "Drop the flag, or give --peft lora."
+                )
+
+
+@dataclass
+class FilterArguments(TuningArguments):
+    """Which graph filter, and what of the model is trained with it."""
+
+    variant: str = flag(
+        "Graph filter to put into each attention: none, or a registered one.", NO_VARIANT
+    )
+    backend: str = flag("How attention is computed: auto, eager, sdpa ...", "auto")
+    filter_learning_rate: float | None = flag("Learning rate of the filter's scalars alone.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "filter_learning_rate")
+        checked_variant(self.variant)

@@ -1,0 +1,104 @@
+"""The flags that only language models have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from finetune.errors import refusal
+from finetune.settings.flags import at_least, flag
+from finetune.settings.groups import ModelSource, SourceArguments
+
+CHARACTERS = "char"
+
+
+@dataclass
+class LanguageDataArguments(SourceArguments):
+    """The text, how it is cut for training, and how it is measured."""
+
+    train_file: str | None = flag("Own txt, csv, json or parquet file to train on.")
+    dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
+    text_column: str | None = flag("Column with the text, where it is not the task's.")
+    validation_split_percentage: float | None = flag(
+        "Where there is no validation split: so many per cent of the training rows, the last ones."
+    )
+    row_end: Literal["none", "newline", "eos"] | None = flag(
+        "What ends each row: nothing, a line break where it has none, or the tokenizer's end of "
+        "text; default: the task's."
+    )
+    word_level: bool | None = flag(
+        "Whether white space parts the words, for a perplexity a word; default: as the task says."
+    )
+    block_size: int | None = flag(
+        "Tokens of a training block and of the context in evaluation; default: the longest that "
+        "model and tokenizer take, at most 1024."
+    )
+    eval_protocol: Literal["block", "sliding"] = flag(
+        "Evaluate blocks one after another (each block's first token is not predicted), or slide a "
+        "context of block_size tokens over the text (every token but the text's first is).",
+        "block",
+    )
+    stride: int | None = flag("Tokens between two contexts, with sliding; 1: the last of each.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 2, "block_size")
+        at_least(self, 1, "stride")
+        if (self.eval_protocol == "sliding") != (self.stride is not None):
+            raise refusal(
+                "stride",
+                self.stride,
+                "1 to block_size with eval_protocol sliding, None with block",
+                f"eval_protocol is {self.eval_protocol}: change one of the two.",
+            )
+        share = self.validation_split_percentage
+        if share is not None and not 0 < share < 100:
+            raise refusal(
+                "validation_split_percentage", share, "above 0 and below 100", "Give a share."
+            )
+
+
+@dataclass
+class LanguageModelArguments(ModelSource):
+    """A checkpoint to start from, or a configuration to start from nothing."""
+
+    model_name_or_path: str | None = flag("Hub id or folder to start from, plain or patched.")
+    config_name: str | None = flag("Hub id or folder of a configuration, for untrained weights.")
+    model_type: str | None = flag("The same from transformers' defaults of this type: gpt2 ...")
+    config_overrides: str | None = flag(
+        "Changes to that configuration, like n_embd=384,n_layer=6,resid_pdrop=0.2."
+    )
+    tokenizer_name: str | None = flag(
+        f"Tokenizer, where it is not the model's own; {CHARACTERS}: one token for each character "
+        "of the training text."
+    )
+
+    def __post_init__(self) -> None:
+        starts = {
+            name: getattr(self, name)
+            for name in ("model_name_or_path", "config_name", "model_type")
+        }
+        given = {name: value for name, value in starts.items() if value is not None}
+        if len(given) != 1:
+            raise refusal(
+                ", ".join(starts), given or None, "exactly one of them", "Say where to start."
+            )
+        if self.config_overrides is not None and self.model_name_or_path is not None:
+            raise refusal(
+                "config_overrides",
+                self.config_overrides,
+                "None for a checkpoint, whose weights fit its own configuration",
+                "Drop it, or give config_name instead of model_name_or_path.",
+            )
+        if self.model_name_or_path is None and self.tokenizer_name is None:
+            raise refusal(
+                "tokenizer_name",
+                None,
+                f"a hub id, a folder or {CHARACTERS} for an untrained model",
+                "Name a tokenizer, or give char.",
+            )
+
+    @property
+    def source(self) -> str | None:
+        """The checkpoint's or configuration's name, or the type."""
+        return self.model_name_or_path or self.config_name or self.model_type

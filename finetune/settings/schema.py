@@ -1,0 +1,157 @@
+"""A script's command line: its groups of flags, read into `Settings` or into plain data.
+
+Flags are named as in the transformers examples and parsed by its HfArgumentParser.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
+from typing import Any, Generic, NoReturn, TypeVar, get_type_hints
+
+from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
+
+import hf_graphattn as ga
+from finetune.errors import Refused, refusal
+from finetune.settings import recipes, variants
+from finetune.settings.groups import FilterArguments, ModelSource, SourceArguments
+from finetune.settings.training import TrainArguments
+
+Data = TypeVar("Data", bound=SourceArguments)
+Model = TypeVar("Model", bound=ModelSource)
+
+
+@dataclass
+class Settings(Generic[Data, Model]):
+    """All that a run was asked for; ``variant`` is the filter's config, or None."""
+
+    data: Data
+    model: Model
+    train: TrainArguments
+    filter: FilterArguments
+    variant: ga.VariantConfig | None
+
+    def flat(self) -> dict[str, Any]:
+        """Every flag's value by its name; of the variant's flags, those its config has."""
+        values = {name: value for group in self._groups() for name, value in asdict(group).items()}
+        return values if self.variant is None else values | self.variant.to_dict()
+
+    def deciding(self) -> dict[str, Any]:
+        """The flags that decide the run's numbers: all but the free ones."""
+        free = {f.name for group in self._groups() for f in fields(group) if not f.compare}
+        return {name: value for name, value in self.flat().items() if name not in free}
+
+    def learns_scalars(self) -> bool:
+        """Whether the filter has scalars that are trained."""
+        return bool(getattr(self.variant, "trainable", ()))
+
+    def _groups(self) -> Iterator[Any]:
+        yield from (self.data, self.model, self.train, self.filter)
+
+
+@dataclass(frozen=True)
+class Schema(Generic[Data, Model]):
+    """The groups of flags of one script.
+
+    Attributes:
+        data: the dataclass of its flags about rows.
+        model: the dataclass of its flags about where the model comes from.
+        defaults: values that replace the flags' own defaults.
+    """
+
+    data: type[Data]
+    model: type[Model]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def parse(self, argv: Sequence[str] | None = None) -> Settings[Data, Model]:
+        """Settings from ``argv`` (None: the process's) and from the recipe that it names.
+
+        Raises ``Refused`` for flags that are unknown, or have values that cannot be.
+        """
+        words = self._with_recipe(sys.argv[1:] if argv is None else argv)
+        parsed = self._parser().parse_args_into_dataclasses(words, look_for_args_file=False)
+        data, model, train, filter_arguments, own_flags = parsed
+        given = {name: value for name, value in vars(own_flags).items() if value is not None}
+        variant = variants.config_of(filter_arguments.variant, given)
+        return Settings(data, model, train, filter_arguments, variant)
+
+    def settings(self, flags: Mapping[str, Any]) -> Settings[Data, Model]:
+        """Settings from flags as data, checked as those of a command line."""
+        return self.parse(recipes.words(flags))
+
+    def given(self, argv: Sequence[str]) -> dict[str, Any]:
+        """The flags that ``argv`` and its recipe give, by name, with values of their types.
+
+        Raises ``Refused`` for unknown flags.
+        """
+        parser = self._parser()
+        for action in parser._actions:
+            action.default, action.required = None, False
+        words = self._with_recipe(argv)
+        found, unknown = parser.parse_known_args(words)
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        values = {n: v for n, v in vars(found).items() if v is not None}
+        return {name: value for name, value in values.items() if name != "recipe"}
+
+    def kinds(self) -> dict[str, type]:
+        """Each flag's type by its name; of a flag that takes several values, the type of one."""
+        hints = {n: hint for group in self._groups() for n, hint in get_type_hints(group).items()}
+        return {name: variants.flag_kind(hint)[0] for name, hint in hints.items()}
+
+    def _groups(self) -> tuple[type, ...]:
+        own_flags = variants.flags_of_all(ga.variant_configs())
+        return (self.data, self.model, TrainArguments, FilterArguments, own_flags)
+
+    def _parser(self) -> Parser:
+        parser = Parser(self._groups(), allow_abbrev=False)
+        parser.set_defaults(**self.defaults)
+        for action in parser._actions:
+            # A switch whose default is None would need a value; alone it is true, as others are.
+            if action.type is string_to_bool and action.nargs is None:
+                action.nargs, action.const = "?", True
+        return parser
+
+    def _with_recipe(self, argv: Sequence[str]) -> list[str]:
+        """The words of the recipe in ``argv``, then those of ``argv``, which win."""
+        path = recipes.value_of(argv, "recipe")
+        words = list(argv)
+        if path is not None:
+            names = [f.name for group in self._groups() for f in fields(group)]
+            flags = recipes.read(path, names)
+            chosen = recipes.value_of(argv, "variant")
+            if chosen not in (None, flags.get("variant")):
+                flags = variants.fitting(flags, chosen)
+            words = [*recipes.words(flags), *words]
+        return [_plain_number(word) for word in words]
+
+
+class Parser(HfArgumentParser):
+    """A parser whose errors are the scripts' own: one line, raised to whoever called."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(f"{message}. See --help for the flags and their values.")
+
+
+_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+
+
+def _plain_number(word: str) -> str:
+    """``-1e-3`` as ``-0.001``: argparse takes the first for a flag."""
+    return f"{Decimal(word):f}" if _NEGATIVE.fullmatch(word) else word
+
+
+def check_learning_rate(settings: Settings[Any, Any]) -> None:
+    """Raise ``Refused`` for a learning rate of scalars that are not learned."""
+    rate = settings.filter.filter_learning_rate
+    if rate is not None and settings.variant is not None and not settings.learns_scalars():
+        raise refusal(
+            f"filter_learning_rate with variant {settings.filter.variant}",
+            rate,
+            "with a variant that learns scalars",
+            "Drop the flag, or name the scalars to learn with --trainable.",
+        )

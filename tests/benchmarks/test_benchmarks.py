@@ -1,0 +1,72 @@
+"""The benchmarks run, and write what they say: at sizes that measure nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(script: str, *arguments: object) -> str:
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_attention_writes_a_table_its_numbers_and_a_plot(tmp_path: Path) -> None:
+    target = tmp_path / "attention.json"
+    shape = ("--heads", 2, "--width", 16, "--rounds", 3, "--lengths", 32, 48)
+    shown = run("attention.py", *shape, "--memory", "--output", target)
+    assert len(shown.splitlines()) == 2
+    found = json.loads(target.read_text("utf-8"))
+    assert found["machine"]["versions"]["torch"]
+    for length in ("32", "48"):
+        row = found["lengths"][length]
+        assert set(row) == {
+            "plain",
+            "gfsa",
+            "laplacian",
+            "plat",
+            "published gfsa",
+            "published plat",
+        }
+        assert row["plain"]["ratio"] == 1.0
+        assert all(timing["seconds"] > 0 and timing["rounds"] == 3 for timing in row.values())
+        assert all(timing["peak_bytes"] >= 0 for timing in row.values())
+    with Image.open(target.with_suffix(".png")) as image:
+        assert min(image.size) > 400
+
+
+def test_peak_memory_is_what_a_call_needs() -> None:
+    """In a process that has started no threads: a matrix of 64 MB is seen, to one."""
+    script = "import measure, torch\n"
+    script += "case = lambda: (lambda: torch.ones(4096, 4096).sum())\n"
+    script += "print(measure.peak_memory(case))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=BENCHMARKS
+    )
+    assert done.returncode == 0, done.stderr
+    assert abs(int(done.stdout) - 2**26) < 2**20
+
+
+def test_the_gpu_script_says_what_it_would_run_and_measures_nothing_without_one() -> None:
+    shown = run("gpu.py", "--dry_run")
+    assert [line.split()[2].rpartition("/")[2] for line in shown.splitlines()] == [
+        "attention.py",
+        "step.py",
+        "decode.py",
+    ]
+
+
+def test_how_often_an_interval_holds() -> None:
+    """More often of many seeds than of few, and of many about as often as it says."""
+    shown = run("interval_coverage.py", "--seeds", 4, 30, "--draws", 100)
+    few, many = (float(line.split()[2].rstrip("%")) for line in shown.splitlines())
+    assert 60 <= few < many
+    assert 88 <= many <= 100

@@ -1,0 +1,75 @@
+"""The shipped GPT-2: small, loaded in float32, and far better than token frequencies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from finetune.lm_data import Text
+from finetune.lm_evaluation import measure
+from finetune.lm_windows import Windows, pad
+from tasks import demo_lm
+
+DEMO = Path(__file__).parents[2] / "finetune" / "demo"
+CHECKPOINT = DEMO / "gpt2"
+sys.path.insert(0, str(DEMO))  # as when its scripts are run
+
+import measure_gpt2  # noqa: E402
+import pretrain_gpt2  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(CHECKPOINT)
+
+
+def test_folder_is_small_and_loads_in_float32() -> None:
+    assert sum(path.stat().st_size for path in CHECKPOINT.rglob("*")) <= 4_000_000
+    stored = load_file(CHECKPOINT / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model.config.resid_pdrop == model.config.attn_pdrop == 0.1
+
+
+def test_tokenizer_knows_every_text(tokenizer) -> None:
+    text = "no it was n't <unk> black\tN = Robert @-@ über = \n\n日本 `x[0]`\n"
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.eos_token_id not in ids
+    assert tokenizer.model_max_length == pretrain_gpt2.MAX_TOKENS
+
+
+def test_measured_numbers_are_those_of_this_checkpoint(tokenizer) -> None:
+    stated = json.loads((CHECKPOINT / "measured.json").read_text())["measured"]["validation"]
+    assert stated["block"]["perplexity"] < stated["frequencies"]["perplexity"] / 4
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
+    lines = "".join(f"{text}\n" for text in demo_lm.build()["validation"]["text"])
+    ids = torch.tensor(tokenizer(lines)["input_ids"])[: 256 * 20]
+    loader = DataLoader(Windows(ids, 256, None), 5, collate_fn=pad)
+    found = measure(model, loader, Text(ids, None), Accelerator(cpu=True), "test")
+    assert found["perplexity"] == pytest.approx(stated["block"]["perplexity"], rel=0.5)
+
+
+def test_frequencies_alone() -> None:
+    train, text = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1])
+    # Shares (3 + 1) / 6 and (1 + 1) / 6.
+    expected = (4 / 6 * 2 / 6) ** -0.5
+    assert measure_gpt2.frequency_perplexity(train, text, 2) == pytest.approx(expected)
+
+
+def test_batches_are_cut_anew_each_epoch() -> None:
+    arguments = pretrain_gpt2.Arguments(tokens_per_batch=2 * pretrain_gpt2.MAX_TOKENS)
+    documents = [[i] * 40 for i in range(40)]
+    stream = pretrain_gpt2.batches(documents, arguments)
+    epochs = [[next(stream) for _ in range(2)] for _ in range(2)]
+    assert {batch.shape for epoch in epochs for batch in epoch} == {(2, pretrain_gpt2.MAX_TOKENS)}
+    assert not torch.equal(epochs[0][0], epochs[1][0])

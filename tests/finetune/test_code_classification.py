@@ -1,0 +1,139 @@
+"""The script for code tasks from flags to files: both objectives, patched, on tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_code
+import tiny_task
+from transformers import AutoTokenizer
+
+import hf_graphattn as ga
+from finetune import code_classification, glue
+
+RECIPES = Path(code_classification.__file__).parent / "recipes"
+TRAPS = (
+    "return </s>;",
+    "int f() { return 0; }",
+    "</s> </s> <pad>",
+    *tiny_code.FUNCTIONS[:4],
+    "while (1) { a </s> ; } " * 9,
+)
+MAKERS = {"t5": tiny_code.save_t5, "bart": tiny_code.save_bart, "bert": tiny_task.save_bert}
+
+
+def run(
+    folder: Path, kind: str, *others: str, functions: tuple[str, ...] = TRAPS
+) -> dict[str, Any]:
+    """One epoch on tiny defect data, with labels for the test split; returns the results."""
+    MAKERS[kind](folder / kind)
+    tiny_code.save_data(folder / "data", functions)
+    return code_classification.main(
+        [
+            *("--model_name_or_path", str(folder / kind), "--output_dir", str(folder / "out")),
+            *("--task_name", "defect", "--dataset_name", str(folder / "data"), "--do_predict"),
+            *("--max_length", "32", "--per_device_train_batch_size", "4"),
+            *("--num_train_epochs", "1", *others),
+        ]
+    )
+
+
+def predictions(folder: Path) -> list[int]:
+    header, *lines = (folder / "out" / "defect.tsv").read_text().splitlines()
+    assert header == "index\tprediction"
+    return [int(line.split("\t")[1]) for line in lines]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_head_classifies_code_that_spells_end_tokens(tmp_path: Path, kind: str) -> None:
+    results = run(tmp_path, kind, "--variant", "gfsa", "--filter_learning_rate", "0.01")
+    assert (
+        json.loads((tmp_path / "out" / "all_results.json").read_text())["eval_accuracy"]
+        == (results["eval_accuracy"])
+    )
+    assert results["filter_max_abs"] > 0
+    found = predictions(tmp_path)
+    right = sum(x == i % 2 for i, x in enumerate(found))
+    assert results["test_accuracy"] == pytest.approx(right / tiny_code.SIZES["test"])
+    model = ga.from_pretrained(tmp_path / "out")
+    assert type(model).__name__.endswith("ForSequenceClassification")
+    assert model.config.id2label == {0: "false", 1: "true"}
+
+
+@pytest.mark.parametrize(("kind", "rate", "accuracy"), [("t5", "0.02", 1.0), ("bart", "0.01", 0)])
+def test_a_decoder_learns_to_write_the_label(
+    tmp_path: Path, kind: str, rate: str, accuracy: float
+) -> None:
+    """Two functions told apart by one sign; BART learns in this time only to write some label."""
+    results = run(
+        tmp_path,
+        kind,
+        *("--objective", "generate", "--variant", "gfsa", "--filter_learning_rate", "0.01"),
+        *("--num_train_epochs", "12", "--learning_rate", rate, "--lr_scheduler_type", "constant"),
+        functions=("int f() { return a + 1; }", "int f() { return a - 1; }"),
+    )
+    assert results["eval_unknown"] == 0.0
+    assert results["eval_accuracy"] >= accuracy
+    assert results["label_words"] == ["false", "true"]
+    found = predictions(tmp_path)
+    assert set(found) <= {0, 1}
+    assert results["test_accuracy"] == pytest.approx(
+        sum(x == i % 2 for i, x in enumerate(found)) / 5
+    )
+    # What was saved writes the same words.
+    model = ga.from_pretrained(tmp_path / "out").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = dict(tokenizer("int f() { return a + 1; }", return_tensors="pt"))
+    text = tokenizer.decode(model.generate(**inputs, max_new_tokens=8)[0], skip_special_tokens=True)
+    assert text.strip() == ("false", "true")[found[0]]
+
+
+def test_unknown_text_is_minus_one_in_the_predictions(tmp_path: Path) -> None:
+    results = run(tmp_path, "t5", "--objective", "generate", "--learning_rate", "0")
+    assert results["eval_unknown"] == 1.0
+    assert results["eval_accuracy"] == results["test_accuracy"] == 0.0
+    assert predictions(tmp_path) == [-1] * 5
+
+
+def test_an_encoder_cannot_generate(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"objective is 'generate'; allowed: classify for .*bert, w"
+    ):
+        run(tmp_path, "bert", "--objective", "generate")
+
+
+def test_a_head_of_an_encoder_decoder_needs_its_end_token(tmp_path: Path) -> None:
+    tiny_task.save_tokenizer(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"tokenizer_name is '.*other'; allowed: .* token 1"):
+        run(tmp_path, "t5", "--tokenizer_name", str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for kind in ("glue", "devign", "clone") for path in RECIPES.glob(f"{kind}-*.yaml")),
+    ids=lambda path: path.stem,
+)
+def test_recipes_of_the_papers_parse(path: Path, tmp_path: Path) -> None:
+    if path.name.startswith(("devign", "clone")):
+        settings = code_classification.SCHEMA.parse(["--recipe", str(path), "--seed", "7"])
+        assert (
+            settings.data.task_name
+            == {"devign": "defect", "clone": "clone"}[path.stem.split("-")[0]]
+        )
+        generates = path.stem.startswith("devign-codet5")
+        assert (settings.model.objective == "generate") == generates
+        assert settings.data.max_length == 512
+        if path.stem.startswith("devign"):
+            train = settings.train
+            assert (train.num_train_epochs, train.early_stopping_patience) == (10, 2)
+            assert train.per_device_train_batch_size == 16
+    else:
+        settings = glue.SCHEMA.parse(["--recipe", str(path), "--seed", "7"])
+        orders = {"bert": (4, -0.01), "roberta": (6, -0.05), "albert": (10, 0.05)}
+        assert (settings.variant.order, settings.variant.w_0) == orders[path.stem.split("-")[1]]
+        assert settings.train.weight_decay == 0.0
+    assert settings.train.seed == 7
+    assert settings.filter.variant == "gfsa"

@@ -1,0 +1,170 @@
+"""The engine by numbers: plan, schedule, accumulation, evaluation, clipping, divergence."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import COLA, trainer
+from torch.nn import functional
+
+from finetune import glue
+from finetune.engine import progress, updates
+from finetune.engine.trainer import Trainer
+from finetune.errors import DivergedError
+from finetune.objectives import labels
+
+
+@pytest.mark.parametrize(
+    ("batches", "flags", "expected"),
+    [
+        (10, "--num_train_epochs 3", (3, 30, 0)),
+        (10, "--num_train_epochs 3 --gradient_accumulation_steps 4", (3, 9, 0)),
+        (10, "--max_train_steps 25", (3, 25, 0)),
+        (10, "--max_train_steps 7 --gradient_accumulation_steps 3", (2, 7, 0)),
+        (10, "--num_train_epochs 3 --num_warmup_steps 5", (3, 30, 5)),
+        (10, "--num_train_epochs 3 --warmup_ratio 0.11", (3, 30, 4)),
+    ],
+)
+def test_plan(batches: int, flags: str, expected: tuple[int, int, int]) -> None:
+    base = ["--model_name_or_path", "m", "--output_dir", "o"]
+    assert updates.plan(batches, glue.SCHEMA.parse([*base, *flags.split()]).train) == expected
+
+
+def test_linear_schedule_by_number(tmp_path: Path) -> None:
+    flags = "--per_device_train_batch_size 2 --num_train_epochs 2 --num_warmup_steps 4"
+    run = trainer(tmp_path, *flags.split(), "--learning_rate", "0.008")
+    assert run.train().learning_rates == pytest.approx(
+        [0.002, 0.004, 0.006, 0.008, *(0.008 * left / 6 for left in (5, 4, 3, 2, 1, 0))]
+    )
+
+
+def test_schedule_counts_updates_under_accumulation(tmp_path: Path) -> None:
+    flags = "--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --num_train_epochs 2"
+    run = trainer(tmp_path, *flags.split(), "--learning_rate", "0.006")
+    # Five batches an epoch are three updates, of two, two and one.
+    assert run.train().learning_rates == pytest.approx([0.005, 0.004, 0.003, 0.002, 0.001, 0.0])
+
+
+def test_steps_stop_in_mid_epoch_and_are_evaluated(tmp_path: Path) -> None:
+    flags = "--per_device_train_batch_size 2 --max_train_steps 7"
+    progress = trainer(tmp_path, *flags.split()).train()
+    assert progress.step == 7
+    assert [(h["epoch"], h["step"]) for h in progress.history] == [(1, 5), (2, 7)]
+    assert all("eval_matthews_correlation" in h for h in progress.history)
+
+
+def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
+    def train(flags: str) -> Trainer:
+        fixed = ("--num_train_epochs", "1", "--max_grad_norm", "0", "--learning_rate", "0.01")
+        run = trainer(tmp_path, *fixed, *flags.split(), count=8)
+        assert run.train().step == 2
+        return run
+
+    whole = train("--per_device_train_batch_size 4")
+    parts = train("--per_device_train_batch_size 2 --gradient_accumulation_steps 2")
+    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=2e-5, rtol=1e-4)
+    assert whole.progress.train_loss == pytest.approx(parts.progress.train_loss, rel=1e-4)
+
+
+def outputs(run: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
+    loader = run.validation["validation"]
+    return run.objective.outputs(run.model, loader, run.accelerator, "Evaluating")
+
+
+def test_evaluation_weighs_examples_not_batches(tmp_path: Path) -> None:
+    run = trainer(tmp_path, "--per_device_eval_batch_size", "4", held_out=7)
+    logits, labels = outputs(run)
+    assert logits.shape == (7, 2)
+    assert labels.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    one_by_one = trainer(tmp_path, "--per_device_eval_batch_size", "1", held_out=7)
+    single, _ = outputs(one_by_one)
+    torch.testing.assert_close(logits, single, atol=1e-6, rtol=1e-5)
+    expected = sum(
+        float(functional.cross_entropy(logits[i : i + 1], labels[i : i + 1])) for i in range(7)
+    )
+    assert run.evaluate()["eval_loss"] == pytest.approx(expected / 7)
+
+
+def test_another_label_order_changes_no_number(tmp_path: Path) -> None:
+    run = trainer(tmp_path)
+    expected = run.evaluate()
+    swapped = copy.deepcopy(run.model)
+    with torch.no_grad():
+        swapped.classifier.weight.copy_(run.model.classifier.weight.flip(0))
+        swapped.classifier.bias.copy_(run.model.classifier.bias.flip(0))
+    swapped.config.id2label = {0: "acceptable", 1: "unacceptable"}
+    swapped.config.label2id = {"acceptable": 0, "unacceptable": 1}
+    swapped.save_pretrained(tmp_path / "bert")
+    again = trainer(tmp_path)
+    assert again.objective.label_order == [1, 0]
+    assert again.evaluate() == pytest.approx(expected)
+
+
+def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(tmp_path, "--max_train_steps", "1", "--max_grad_norm", "1e-3")
+    norms = []
+    step = run.optimizer.step
+
+    def record() -> None:
+        grads = [p.grad.norm() for p in run.model.parameters() if p.grad is not None]
+        norms.append(float(torch.stack(grads).norm()))
+        step()
+
+    monkeypatch.setattr(run.optimizer, "step", record)
+    run.train()
+    assert norms == [pytest.approx(1e-3, rel=1e-2)]
+
+
+def test_divergence_stops_and_names_the_step(tmp_path: Path) -> None:
+    run = trainer(tmp_path, "--per_device_train_batch_size", "2")
+    run.updates.loader = Poisoned(run.updates.loader, run.model, after=3)
+    with pytest.raises(DivergedError, match=r"training loss is nan at step 4\. Lower lear"):
+        run.train()
+    assert run.progress.step == 3
+
+
+class Poisoned:
+    """The same batches, but the model's head turns NaN after some of them."""
+
+    def __init__(self, loader: object, model: torch.nn.Module, after: int) -> None:
+        self.loader, self.model, self.after = loader, model, after
+        self.set_epoch = loader.set_epoch
+
+    def __iter__(self) -> object:
+        for i, batch in enumerate(self.loader):
+            if i == self.after:
+                torch.nn.init.constant_(self.model.classifier.bias, torch.nan)
+            yield batch
+
+
+def test_nan_logits_are_not_scored() -> None:
+    with pytest.raises(DivergedError, match="logits are NaN"):
+        labels.predictions(COLA, torch.tensor([[0.0, torch.nan]]))
+
+
+def test_epochs_have_their_own_order_and_seeds_fix_it(tmp_path: Path) -> None:
+    def orders(seed: str) -> list[list[int]]:
+        run = trainer(tmp_path, "--seed", seed, "--per_device_train_batch_size", "32")
+        found = []
+        for epoch in range(2):
+            found += [
+                part.batch["input_ids"].flatten().tolist()
+                for parts in run.updates.read(epoch, done=0)
+                for part in parts
+            ]
+        return found
+
+    first, second = orders("1")
+    assert first != second
+    assert orders("1") == [first, second]
+    assert orders("2") != [first, second]
+
+
+def test_seconds_per_step_leave_out_the_first() -> None:
+    assert progress.Progress(step_seconds=[9.0, 9.0, 9.0, 1.0, 3.0, 2.0]).seconds_per_step() == 2.0
+    assert progress.Progress(step_seconds=[4.0]).seconds_per_step() == 4.0
+    assert progress.Progress().seconds_per_step() is None

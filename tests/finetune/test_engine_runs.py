@@ -1,0 +1,168 @@
+"""Whole runs through the script: early stopping, the best weights, logs, evaluation only."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import tiny_task
+from tiny_run import COLA, trainer
+
+import hf_graphattn as ga
+from finetune import glue
+from finetune.engine import checkpoints, storage
+from finetune.engine.progress import LOG, Progress, Selection
+from finetune.engine.trainer import Trainer
+from finetune.settings.training import TrainArguments
+
+
+def flags(tmp_path: Path, *others: str) -> list[str]:
+    if not (tmp_path / "data").exists():
+        tiny_task.save_data(COLA, tmp_path / "data")
+        tiny_task.save_bert(tmp_path / "bert")
+    return [
+        *("--task_name", "cola", "--dataset_name", str(tmp_path / "data"), "--max_length", "32"),
+        *("--model_name_or_path", str(tmp_path / "bert"), "--output_dir", str(tmp_path / "out")),
+        *("--per_device_train_batch_size", "4", "--learning_rate", "0.02", *others),
+    ]
+
+
+def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
+    # The highest loss counts as the best, so that learning ends the run early.
+    stopping = ("--early_stopping_patience", "2", "--metric_for_best_model", "loss")
+    stopping += ("--greater_is_better",)
+    long = ("--num_train_epochs", "12", "--do_predict", "--report_to", "tensorboard")
+    argv = flags(tmp_path, "--variant", "gfsa", "--layers", "0", *stopping, *long)
+    results = glue.main(argv)
+    losses = [epoch["eval_loss"] for epoch in results["history"]]
+    best = losses.index(max(losses))
+    # Two epochs without a better one, then the end, and it was before the last.
+    assert len(losses) == best + 3 < 12
+    assert results["best"] == {"metric": "eval_loss", "value": losses[best], "epoch": best + 1}
+    assert (results["eval_loss"], results["weights_of_epoch"]) == (losses[best], best + 1)
+    out = tmp_path / "out"
+    assert [p.name for p in checkpoints.listed(out)] == [f"step_{2 * (best + 1)}"]
+    assert (out / "CoLA.tsv").is_file()
+    assert list(out.rglob("events.out.tfevents*"))
+    lines = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, results["steps"] + 1))
+    assert all(line["tokens_per_s"] > 0 and line["tokens"] > 4 for line in steps)
+    assert [line["eval_loss"] for line in lines if "eval_loss" in line] == losses
+    # The saved model is the best epoch's: measured again without training it gives its loss.
+    again = flags(tmp_path, "--do_eval_only", "--output_dir", str(tmp_path / "measured"))
+    again[again.index(str(tmp_path / "bert"))] = str(out)
+    measured = glue.main(again)
+    assert measured["eval_loss"] == pytest.approx(losses[best], abs=1e-6)
+    assert "train_loss" not in measured
+    assert ga.is_patched(ga.from_pretrained(out))
+    assert not (tmp_path / "measured" / "model.safetensors").exists()
+
+
+def test_resuming_through_the_script(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "--num_train_epochs", "2", "--checkpointing_steps", "epoch")
+    first = glue.main(argv)
+    again = glue.main([*argv, "--resume_from_checkpoint", str(tmp_path / "out" / "step_2") + "/"])
+    keys = ("eval_loss", "train_loss", "steps", "history", "filter_scalars")
+    assert {key: again[key] for key in keys} == {key: first[key] for key in keys}
+
+
+def test_a_failed_final_save_keeps_the_model_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = flags(tmp_path, "--num_train_epochs", "1")
+    glue.main(argv)
+    files = {p: storage.digest(p) for p in (tmp_path / "out").glob("*.safetensors")}
+    assert files
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "commit_files", full)
+    with pytest.raises(storage.SaveError, match=r"No space left.*Free some space.*as it was"):
+        glue.main([*argv, "--seed", "1"])
+    assert {p: storage.digest(p) for p in (tmp_path / "out").glob("*.safetensors")} == files
+
+
+def test_an_unknown_metric_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"metric_for_best_model is 'f1'; allowed: loss, matthews"):
+        trainer(tmp_path, "--metric_for_best_model", "f1")
+
+
+DIRECTIONS = {
+    **{"eval_accuracy": True, "eval_loss": False, "eval_loss_mm": False, "eval_own": None},
+    **{"eval_perplexity": False, "eval_unknown": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "greater", "metric", "expected"),
+    [
+        (None, None, "eval_accuracy", True),
+        ("loss", None, "eval_loss", False),
+        ("eval_perplexity", None, "eval_perplexity", False),
+        ("loss_mm", None, "eval_loss_mm", False),
+        ("unknown", None, "eval_unknown", False),
+        ("loss", True, "eval_loss", True),
+        ("own", False, "eval_own", False),
+    ],
+)
+def test_direction_of_the_metric(
+    asked: str | None, greater: bool | None, metric: str, expected: bool
+) -> None:
+    train = TrainArguments(output_dir="o", metric_for_best_model=asked, greater_is_better=greater)
+    found = Selection.of(train, "accuracy", DIRECTIONS)
+    assert (found.metric, found.greater_is_better) == (metric, expected)
+
+
+def test_a_metric_that_does_not_say_what_is_better_needs_the_flag() -> None:
+    train = TrainArguments(output_dir="o", metric_for_best_model="own")
+    with pytest.raises(ValueError, match=r"metric_for_best_model is 'own'; .*greater_is_better"):
+        Selection.of(train, "accuracy", DIRECTIONS)
+
+
+def test_ties_and_nan_are_no_better() -> None:
+    selection, progress = Selection("eval_x", True, 2), Progress()
+    values = [math.nan, 1.0, 1.0, math.nan, 2.0, 1.5, 1.0]
+    better, ends = [], []
+    for value in values:
+        progress.epoch += 1
+        better.append(selection.update(progress, {"eval_x": value}))
+        ends.append(selection.ends(progress))
+    assert better == [True, True, False, False, True, False, False]
+    assert ends == [False, False, False, True, False, False, True]
+    assert progress.best_epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--checkpointing_steps 0", "checkpointing_steps is '0'; allowed: a whole number from 1"),
+        ("--checkpointing_steps often", "checkpointing_steps is 'often'"),
+        ("--checkpoints_total_limit 0", "checkpoints_total_limit is 0"),
+        ("--early_stopping_patience 0", "early_stopping_patience is 0"),
+    ],
+)
+def test_refusals(tmp_path: Path, argv: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, *argv.split())
+
+
+def test_weights_are_those_of_one_batch_however_it_is_spread(tmp_path: Path) -> None:
+    # 7 rows: the epoch's second update has a batch of 2 and one of 1, and no fourth.
+    fixed = ("--num_train_epochs", "1", "--max_grad_norm", "0", "--learning_rate", "0.01")
+
+    def train(size: int, accumulation: int) -> Trainer:
+        spread = ("--per_device_train_batch_size", str(size))
+        run = trainer(
+            tmp_path, *fixed, *spread, "--gradient_accumulation_steps", str(accumulation), count=7
+        )
+        run.train()
+        return run
+
+    whole, parts = train(4, 1), train(2, 2)
+    assert whole.progress.train_loss == pytest.approx(parts.progress.train_loss, rel=1e-5)
+    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert float((left - right).detach().abs().max()) < 2e-5

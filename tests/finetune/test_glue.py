@@ -1,0 +1,171 @@
+"""The GLUE script from flags to files: every task, every variant, and through the launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import tiny_task
+import torch
+from glue_runs import LAUNCH, ROOT, flags, written
+from transformers import AutoTokenizer
+
+import hf_graphattn as ga
+import tasks
+from finetune import glue
+
+SUBMITTED = {
+    "mnli": {"entailment", "neutral", "contradiction"},
+    "qnli": {"entailment", "not_entailment"},
+    "rte": {"entailment", "not_entailment"},
+}
+
+
+@pytest.mark.parametrize("task", tasks.names("glue"))
+def test_every_task_runs_and_writes_its_submission(tmp_path: Path, task: str) -> None:
+    returned = glue.main(flags(tmp_path, task, "--do_predict"))
+    results = written(tmp_path)
+    assert returned["eval_loss"] == results["eval_loss"]
+    row = tasks.get(task, "glue")
+    for suffix in [split.key_suffix for split in row.validation_splits]:
+        assert {f"eval_{row.main_metric}{suffix}", f"eval_loss{suffix}"} <= set(results)
+    for split in row.test_splits:
+        header, *lines = (tmp_path / "out" / split.prediction_file).read_text().splitlines()
+        assert header == "index\tprediction"
+        assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3", "4"]
+        predicted = {line.split("\t")[1] for line in lines}
+        if task == "stsb":
+            assert all(0 <= float(value) <= 5 for value in predicted)
+        else:
+            assert predicted <= SUBMITTED.get(task, {"0", "1"})
+
+
+@pytest.mark.parametrize("variant", ga.variant_configs())
+def test_every_variant_trains_saves_and_loads(tmp_path: Path, variant: str) -> None:
+    glue.main(flags(tmp_path, "cola", "--variant", variant))
+    results = written(tmp_path)
+    model = ga.from_pretrained(tmp_path / "out")
+    assert results["filter_scalars"] == sum(p.numel() for _, p in ga.filter_parameters(model))
+    assert results["settings"]["variant"] == variant == model.config.graph_attn["variant"]
+    assert results["steps"] == 2
+    assert results["seconds_per_step"] > 0
+
+
+def test_results_say_where_they_come_from(tmp_path: Path) -> None:
+    glue.main(
+        flags(tmp_path, "cola", "--seed", "5", "--with_tracking", "--report_to", "tensorboard")
+    )
+    results = written(tmp_path)
+    assert results["settings"]["seed"] == 5
+    assert results["versions"]["hf_graphattn"] == ga.__version__
+    assert results["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert results["machine"]["processes"] == 1
+    assert results["machine"]["cores"] >= 1
+    assert len(results["history"]) == 1
+    assert list((tmp_path / "out").rglob("events.out.tfevents*"))
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
+    first, again, other = (
+        glue.main(flags(tmp_path, "cola", "--learning_rate", "1e-2", "--seed", seed))
+        for seed in ("1", "1", "2")
+    )
+    assert first["train_loss"] == again["train_loss"] != other["train_loss"]
+    assert first["eval_loss"] == again["eval_loss"] != other["eval_loss"]
+
+
+def test_the_scalars_own_learning_rate_moves_them(tmp_path: Path) -> None:
+    still = ("--variant", "gfsa", "--learning_rate", "0", "--filter_learning_rate")
+    assert glue.main(flags(tmp_path, "cola", *still, "0"))["filter_max_abs"] == 0.0
+    assert glue.main(flags(tmp_path, "cola", *still, "0.1"))["filter_max_abs"] > 0.05
+
+
+def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "cola", "--model_name_or_path", str(tmp_path / "no_model"))
+    argv[argv.index("cola")] = "mrpc"
+    with pytest.raises(ValueError, match=r"dataset_name is .*; allowed: a folder with .*mrpc"):
+        glue.main(argv)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
+    run_script("--cpu", "--num_processes", "1", argv=argv)
+    assert written(tmp_path)["machine"]["processes"] == 1
+    check_saved_model(tmp_path)
+
+
+def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
+    tiny_task.save_data(tasks.get("cola", "glue"), tmp_path / "data", train=15)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    tiny_task.save_bert(tmp_path / "bert", **still)
+    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
+    argv += ["--num_train_epochs", "2", "--gradient_accumulation_steps", "2"]
+    argv += ["--per_device_eval_batch_size", "2", "--learning_rate", "0.008", "--do_predict"]
+    # 15 rows: the last batch of an epoch is short, and so is the epoch's last update.
+    alone = glue.main([*argv, "--per_device_train_batch_size", "4"])
+    argv += ["--per_device_train_batch_size", "2", "--checkpointing_steps", "epoch"]
+    launch = (
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--main_process_port",
+        "0",
+    )
+    run_script(*launch, argv=argv)
+    results = written(tmp_path)
+    assert (results["machine"]["processes"], alone["machine"]["processes"]) == (2, 1)
+    assert [h["step"] for h in results["history"]] == [2, 4]
+    assert [h["learning_rate"] for h in results["history"]] == pytest.approx([0.004, 0.0])
+    for mine, theirs in zip(results["history"], alone["history"], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    for name in ("train_loss", "filter_max_abs"):
+        assert results[name] == pytest.approx(alone[name], rel=1e-4)
+    assert results["filter_max_abs"] > 0
+    assert len((tmp_path / "out" / "CoLA.tsv").read_text().splitlines()) == 1 + 5
+    saved = {path.name for path in (tmp_path / "out" / "step_4").iterdir()}
+    assert {"random_states_0.pkl", "random_states_1.pkl", "model.safetensors"} <= saved
+    check_saved_model(tmp_path)
+
+
+def test_a_launch_that_loses_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What `accelerate launch --cpu --num_processes 2` sets for the only process it starts.
+    for name, value in (("ACCELERATE_USE_CPU", "True"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ValueError, match=r"num_processes is 'more than 1'.*--multi_gpu --num_processes 2"
+    ):
+        glue.main(flags(tmp_path, "cola"))
+
+
+def run_script(*launch_flags: str, argv: list[str]) -> None:
+    """The script through `accelerate launch`, in the environment of a fresh shell on the CPU."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
+    done = subprocess.run(
+        [*LAUNCH, *launch_flags, "finetune/glue.py", *argv],
+        cwd=ROOT,
+        env=environment | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_saved_model(tmp_path: Path) -> None:
+    """The saved model scores what the run reported, and two loads give bit-equal logits."""
+    texts = tiny_task.rows(tasks.get("cola"), 5)
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(
+        texts["sentence"][:], padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits, again = (ga.from_pretrained(tmp_path / "out")(**batch).logits for _ in range(2))
+    assert torch.equal(logits, again)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(texts["label"][:]))
+    assert float(loss) == pytest.approx(written(tmp_path)["eval_loss"], abs=1e-6)

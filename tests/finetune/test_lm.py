@@ -1,0 +1,174 @@
+"""`finetune/lm.py` as users run it: perplexities against a plain computation, and what it saves."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import hf_graphattn as ga
+import tasks
+from finetune import lm
+from finetune.data.text import Text
+from finetune.data.windows import Windows, pad
+from finetune.objectives import language
+from tasks.lm import perplexities
+from tests import tiny
+
+FINETUNE = Path(__file__).parents[2] / "finetune"
+DEMO, RECIPES = FINETUNE / "demo" / "gpt2", FINETUNE / "recipes"
+LINES = ["the cat sees the <unk>", "no dog runs", "it 's N years old"]
+UNTRAINED = (
+    *("--model_type", "gpt2", "--tokenizer_name", "char"),
+    *("--config_overrides", "n_layer=2,n_head=4,n_embd=16,n_positions=32"),
+)
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("text") / "sentences.json"
+    path.write_text("\n".join(json.dumps({"sentence": line}) for line in LINES * 9))
+    return str(path)
+
+
+def run(folder: Path, text: str, *flags: str) -> dict[str, Any]:
+    """The results of a run of one epoch that trains and measures on the same file."""
+    files = ("--train_file", text, "--validation_file", text)
+    results = lm.main(
+        [*files, *flags, "--num_train_epochs", "1", "--output_dir", str(folder), "--seed", "1"]
+    )
+    written = json.loads((folder / "all_results.json").read_text())
+    assert written["eval_perplexity"] == results["eval_perplexity"]
+    return results
+
+
+def independent(model: torch.nn.Module, ids: list[int], size: int, stride: int | None) -> float:
+    """Nats a token, by the model's own loss on one window at a time."""
+    nats, count, done = 0.0, 0, 1
+    for start in range(0, len(ids) - 1, stride or size):
+        window = torch.tensor([ids[start : start + size + (stride is not None)]])
+        labels = window.clone()
+        if stride is not None:
+            labels[:, : done - start] = -100
+            done = start + window.shape[1]
+        predicted = int((labels[:, 1:] != -100).sum())
+        if predicted:
+            nats += float(model(window, labels=labels, use_cache=False).loss) * predicted
+            count += predicted
+    return nats / count
+
+
+@pytest.mark.parametrize("stride", [None, 1, 6, 16])
+@pytest.mark.parametrize("variant", [None, ga.GFSAConfig(order=4, w_K=0.3), ga.PLaTConfig()])
+def test_both_protocols_equal_a_plain_computation(stride: int | None, variant: Any) -> None:
+    model = tiny.build("GPT-2").eval()
+    if variant is not None:
+        ga.patch_model(model, variant)
+    ids = torch.randint(3, tiny.VOCABULARY, (103,), generator=torch.Generator().manual_seed(0))
+    accelerator = Accelerator(cpu=True)
+    loader = DataLoader(Windows(ids.int(), 16, stride), 5, collate_fn=pad)
+    measured = language.measure_text(
+        model, accelerator.prepare(loader), Text(ids.int(), 40), accelerator, "test"
+    )
+    found = {**measured.metrics, **measured.counts}
+    with torch.no_grad():
+        loss = independent(model, ids.tolist(), 16, stride)
+    assert found["loss"] == pytest.approx(loss, abs=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(loss), abs=1e-4)
+    assert found["word_perplexity"] == pytest.approx(math.exp(loss * 103 / 40), rel=1e-4)
+    assert found["predicted_tokens"] == (103 - 7 if stride is None else 102)
+    assert (found["tokens"], found["words"]) == (103, 40)
+
+
+def test_perplexity_of_a_model_that_knows_nothing() -> None:
+    found = perplexities(nats=8 * math.log(50), tokens=8, words_per_token=0.5)
+    assert found["perplexity"] == pytest.approx(50)
+    assert found["word_perplexity"] == pytest.approx(2500)
+    assert "word_perplexity" not in perplexities(1.0, 1, None)
+    assert perplexities(1e6, 1, None)["perplexity"] == math.inf
+
+
+def test_from_nothing_with_a_filter(tmp_path: Path, sentences: str) -> None:
+    flags = ("--block_size", "32", "--variant", "gfsa", "--order", "4", "--w_K", "0.2")
+    results = run(tmp_path, sentences, *UNTRAINED, *flags, "--learning_rate", "1e-2")
+    assert results["eval_protocol"] == "block"
+    assert (results["block_size"], results["filter_scalars"]) == (32, 8)
+    total = sum(len(line) + 1 for line in LINES) * 9
+    assert results["eval_tokens"] == total
+    assert results["train_blocks"] * 32 + results["train_left_over_tokens"] == total
+    assert "eval_word_perplexity" not in results
+    model = ga.from_pretrained(tmp_path, auto_class=AutoModelForCausalLM).eval()
+    assert model.config.use_cache
+    text = "".join(f"{line}\n" for line in LINES * 9)
+    ids = AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    with torch.no_grad():
+        loss = independent(model, ids, 32, None)
+    assert results["eval_perplexity"] == pytest.approx(math.exp(loss), abs=1e-4)
+
+
+def test_from_the_demo_checkpoint_by_words(tmp_path: Path, sentences: str) -> None:
+    flags = ("--variant", "laplacian", "--step", "0.1", "--trainable", "step")
+    protocol = ("--eval_protocol", "sliding", "--stride", "8", "--block_size", "16")
+    words = ("--word_level", "true", "--row_end", "eos", "--test_file", sentences, "--do_predict")
+    start = ("--model_name_or_path", str(DEMO), "--max_predict_samples", "3")
+    results = run(tmp_path, sentences, *start, *flags, *protocol, *words)
+    assert (results["eval_protocol"], results["stride"]) == ("sliding", 8)
+    assert results["eval_words"] == 9 * sum(len(line.split()) + 1 for line in LINES)
+    assert results["test_words"] * 9 == results["eval_words"]
+    assert results["eval_predicted_tokens"] == results["eval_tokens"] - 1
+    per_word = results["eval_loss"] * results["eval_tokens"] / results["eval_words"]
+    assert results["eval_word_perplexity"] == pytest.approx(math.exp(per_word))
+    assert results["test_perplexity"] > 1
+
+
+def test_training_and_evaluation_agree(tmp_path: Path) -> None:
+    """At a learning rate of 0 they see the same model and the same blocks."""
+    text = tmp_path / "whole.txt"
+    text.write_text("abcd " * 64)
+    flags = ("--block_size", "32", "--learning_rate", "0", "--per_device_train_batch_size", "3")
+    quiet = ",resid_pdrop=0.0,embd_pdrop=0.0,attn_pdrop=0.0"
+    results = run(tmp_path, str(text), *UNTRAINED[:-1], UNTRAINED[-1] + quiet, *flags)
+    assert results["train_loss"] == pytest.approx(results["eval_loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "task", "order", "epochs"),
+    [
+        ("ptb-gpt2-gfsa", "ptb", 7, 15),
+        ("wikitext2-gpt2-gfsa", "wikitext2", 9, 10),
+        ("wikitext103-gpt2-gfsa", "wikitext103", 3, 4),
+    ],
+)
+def test_recipes_of_the_papers_table(recipe: str, task: str, order: int, epochs: int) -> None:
+    settings = lm.SCHEMA.parse(
+        ["--recipe", str(RECIPES / f"{recipe}.yaml")],
+    )
+    assert (settings.data.task_name, settings.variant.order) == (task, order)
+    assert (settings.train.num_train_epochs, settings.train.learning_rate) == (epochs, 5e-5)
+    assert settings.train.per_device_train_batch_size == 4
+    assert tasks.get(task, "lm").word_level
+
+
+def test_the_character_recipe_in_small(tmp_path: Path) -> None:
+    text = tmp_path / "plays.txt"
+    text.write_text("".join(f"FIRST CITIZEN {i}:\nSpeak, speak.\n\n" for i in range(60)))
+    small = ("--config_overrides", "n_layer=1,n_head=2,n_embd=16,n_positions=32")
+    steps = ("--block_size", "32", "--max_train_steps", "2", "--per_device_train_batch_size", "4")
+    results = lm.main(
+        [
+            *("--recipe", str(RECIPES / "shakespeare-char-laplacian.yaml")),
+            *("--train_file", str(text), *small, *steps, "--output_dir", str(tmp_path / "out")),
+        ]
+    )
+    assert (results["steps"], results["settings"]["step"]) == (2, 1.0)
+    assert results["settings"]["lr_scheduler_type"] == "cosine"
+    loaded = ga.from_pretrained(tmp_path / "out", auto_class=AutoModelForCausalLM)
+    assert loaded.config.graph_attn["variant"] == "laplacian"
+    assert loaded.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path / "out"))

@@ -1,0 +1,71 @@
+"""What a run writes of its evaluation, example by example, is what its metrics are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import test_code_classification
+import tiny_task
+from sklearn.metrics import accuracy_score
+
+import tasks
+from finetune import glue
+from finetune.engine.predictions import EVALUATED
+from finetune.experiments import examples
+
+
+def read(folder: Path, suffix: str = "") -> examples.Examples:
+    return examples.read(folder / EVALUATED.format(suffix))
+
+
+def flags(folder: Path, name: str, *others: str) -> list[str]:
+    """Of a run on the rows of a GLUE task, made once."""
+    task = tasks.get(name, "glue")
+    if not (folder / "data").exists():
+        tiny_task.save_data(task, folder / "data")
+        tiny_task.save_bert(folder / "bert", num_labels=len(task.label_names) or 1)
+    return [
+        *("--task_name", name, "--dataset_name", str(folder / "data"), "--max_length", "32"),
+        *("--model_name_or_path", str(folder / "bert"), "--output_dir", str(folder / "out")),
+        *others,
+    ]
+
+
+def test_predictions_are_of_the_weights_that_are_kept(tmp_path: Path) -> None:
+    """The last epoch of a run that keeps an earlier one predicts something else."""
+    # The highest loss counts as the best: the first epoch's.
+    stopping = ("--early_stopping_patience", "2", "--metric_for_best_model", "loss")
+    argv = flags(tmp_path, "stsb", *stopping, "--greater_is_better", "--num_train_epochs", "9")
+    results = glue.main([*argv, "--learning_rate", "0.002"])
+    assert results["weights_of_epoch"] < results["epochs"]
+    found = read(tmp_path / "out")
+    loss = ((found.predictions - found.labels) ** 2).mean()
+    assert results["eval_loss"] == pytest.approx(loss, rel=1e-5)
+    assert results["history"][-1]["eval_loss"] != pytest.approx(loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["mnli", "stsb"])
+def test_every_split_and_scores_are_written(tmp_path: Path, name: str) -> None:
+    task = tasks.get(name, "glue")
+    results = glue.main(flags(tmp_path, name, "--max_train_steps", "1"))
+    for split in task.validation_splits:
+        found = read(tmp_path / "out", split.key_suffix)
+        for metric, value in task.metrics(found.predictions, found.labels).items():
+            assert results[f"eval_{metric}{split.key_suffix}"] == pytest.approx(value, abs=1e-6)
+    assert results["peak_memory_bytes"] > 1e8
+    tests = examples.compare(tmp_path / "out", tmp_path / "out")
+    assert {test.p for test in tests} == {1.0}
+    if name == "mnli":
+        assert [t.metric for t in tests][1:3] == ["matthews_correlation", "accuracy_mm"]
+    else:
+        assert [t.metric for t in tests] == ["pearson", "spearmanr"]
+
+
+def test_generated_labels_are_written_too(tmp_path: Path) -> None:
+    flags = ("--objective", "generate", "--learning_rate", "0")
+    results = test_code_classification.run(tmp_path, "t5", *flags)
+    found = read(tmp_path / "out")
+    assert results["eval_unknown"] > 0  # an untrained decoder writes anything
+    assert results["eval_accuracy"] == accuracy_score(found.labels, found.predictions)
+    assert set(found.predictions.tolist()) <= {0, 1}

@@ -1,0 +1,116 @@
+"""Recipe files: plain flags, the command line wins, unknown ones are refused; the shipped ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+
+import hf_graphattn as ga
+from finetune import code_classification, glue, lm
+
+ROOT = Path(glue.__file__).parent
+RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+SCRIPTS = {
+    "glue-": glue,
+    "ptb-|wikitext|shakespeare-": lm,
+    "devign-|clone-": code_classification,
+}
+RECIPE = """
+model_name_or_path: m
+output_dir: o
+variant: gfsa
+order: 4
+w_0: -1.0e-2      # a comment
+layers: [0, -1]
+learning_rate: 2e-5
+do_predict: true
+tokenizer_name:
+"""
+
+
+def recipe(folder: Path, text: str = RECIPE) -> str:
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_recipe_is_read_as_flags(tmp_path: Path) -> None:
+    found = glue.SCHEMA.parse(["--recipe", recipe(tmp_path)])
+    assert found.variant == ga.GFSAConfig(order=4, w_0=-0.01, layers=(0, -1))
+    assert found.train.learning_rate == 2e-5
+    assert found.train.do_predict is True
+    assert found.model.tokenizer_name is None
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_the_command_line_wins_wherever_the_recipe_stands(tmp_path: Path, place: str) -> None:
+    named, flags = [f"--recipe={recipe(tmp_path)}"], ["--order", "6", "--do_predict", "false"]
+    argv = [*flags, *named] if place == "after" else [*named, *flags]
+    found = glue.SCHEMA.parse([*argv, "--layers", "1", "--output_dir", "p"])
+    assert found.variant == ga.GFSAConfig(order=6, w_0=-0.01, layers=(1,))
+    assert (found.train.do_predict, found.train.output_dir) == (False, "p")
+
+
+def test_another_variant_leaves_the_recipes_own_settings(tmp_path: Path) -> None:
+    named = ["--recipe", recipe(tmp_path)]
+    assert glue.SCHEMA.parse([*named, "--variant", "none"]).variant is None
+    assert glue.SCHEMA.parse([*named, "--variant", "plat"]).variant == ga.PLaTConfig(layers=(0, -1))
+    with pytest.raises(ValueError, match=r"order is 5; allowed: with variant gfsa"):
+        glue.SCHEMA.parse([*named, "--variant", "plat", "--order", "5"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rat: 1", r"flag learning_rat is .*'learning_rat': 1.*learning_rate.*Did you me"),
+        ("a: 1\nseed: 2\nb: 3", r"flag a, b is "),
+        ("recipe: other.yaml", "flag recipe is"),
+        ("seed: {of: 1}", r"flag seed is \{'of': 1\}"),
+        ("- seed", "a file of lines `flag: value`"),
+        ("seed: [", "allowed: valid YAML"),
+        ("order: none", "order"),
+    ],
+)
+def test_refusals(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--model_name_or_path", "m", "--output_dir", "o", "--recipe", recipe(tmp_path, text)]
+    with pytest.raises((ValueError, SystemExit)) as caught:
+        glue.SCHEMA.parse(argv)
+    said = str(caught.value) + capsys.readouterr().err
+    assert re.search(message, said)
+
+
+def test_a_missing_file_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"recipe is 'no\.yaml'; allowed: an existing YAML file"):
+        glue.SCHEMA.parse(["--recipe", "no.yaml"])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_shipped_recipes_are_of_their_scripts(path: Path) -> None:
+    (script,) = [script for start, script in SCRIPTS.items() if re.match(start, path.name)]
+    found = script.SCHEMA.parse(["--recipe", str(path)])
+    flat = found.flat()
+    for name, value in yaml.safe_load(path.read_text()).items():
+        read = list(flat[name]) if isinstance(flat[name], tuple) else flat[name]
+        assert read == (None if read is None else type(read)(value))
+
+
+def test_there_are_recipes() -> None:
+    assert len(RECIPES) >= 15
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_accelerate_reads_the_shipped_configurations(path: Path) -> None:
+    found = load_config_from_file(str(path))
+    assert found.num_processes == (1 if path.stem == "one_gpu" else 2)
+    assert found.mixed_precision == "bf16"
+
+
+def test_there_is_a_configuration_for_each_way() -> None:
+    assert {p.stem for p in CONFIGS} == {"one_gpu", "multi_gpu", "fsdp", "deepspeed_zero3"}

@@ -1,0 +1,106 @@
+"""The command line: flags of the variants, numbers, defaults and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, make_dataclass
+
+import pytest
+
+import hf_graphattn as ga
+from finetune import glue
+from finetune.settings import variants
+from finetune.settings.groups import DataArguments, ModelArguments
+from finetune.settings.schema import Schema, Settings
+
+BASE = ("--model_name_or_path", "m", "--output_dir", "o")
+
+
+def parse(flags: str = "") -> Settings:
+    return glue.SCHEMA.parse([*BASE, *flags.split()])
+
+
+def test_only_given_flags_reach_the_config() -> None:
+    assert parse("--variant gfsa").variant == ga.GFSAConfig()
+    given = parse("--variant gfsa --order 4 --w_0 -0.01").variant
+    assert given == ga.GFSAConfig(order=4, w_0=-0.01)
+    assert parse().variant is None
+
+
+def test_sequences_and_negative_numbers() -> None:
+    gfsa = parse("--variant gfsa --layers -1 0 --trainable w_K w_0 --w_0 -1e-3 --w_1 1E-2")
+    assert gfsa.variant == ga.GFSAConfig(
+        layers=(-1, 0), trainable=("w_K", "w_0"), w_0=-0.001, w_1=0.01
+    )
+    plat = parse("--variant plat --p 1.5 2.5 --eps 1e-2")
+    assert plat.variant == ga.PLaTConfig(p=(1.5, 2.5), eps=0.01)
+    laplacian = parse("--variant laplacian --step -.5e-1 --trainable step")
+    assert laplacian.variant == ga.LaplacianConfig(step=-0.05, trainable=("step",))
+    assert parse("--variant gfsa --trainable none").variant.trainable == ()
+
+
+def test_every_setting_of_every_variant_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        glue.SCHEMA.parse(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    settings = [(v, f) for v, config in ga.variant_configs().items() for f in fields(config)]
+    assert len(settings) > 10
+    for variant, setting in settings:
+        assert f"--{setting.name} " in shown
+        assert variant in shown
+    assert "identity" in shown
+
+
+def test_flag_of_another_variant_says_which_has_it() -> None:
+    with pytest.raises(ValueError, match=r"eps is 0\.1; allowed: with variant plat\. variant gfsa"):
+        parse("--variant gfsa --eps 0.1")
+    with pytest.raises(ValueError, match=r"order is 4; allowed: with variant gfsa\. variant none"):
+        parse("--order 4")
+
+
+def test_bad_value_of_a_variant_is_refused_by_the_library() -> None:
+    with pytest.raises(ga.GraphAttentionError, match="order is 0"):
+        parse("--variant gfsa --order 0")
+
+
+def test_one_name_with_two_types_is_refused() -> None:
+    @dataclass
+    class First:
+        order: int = field(default=1, metadata={"help": "a"})
+
+    second = make_dataclass("Second", [("order", float, field(default=1.0))])
+    with pytest.raises(
+        ValueError, match=r"second's field order is .*float.*the type it has in fir"
+    ):
+        variants.flags_of_all({"first": First, "second": second})
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            "--variant gfsb",
+            r"variant is 'gfsb'; allowed: none, gfsa, laplacian, plat, polynomial\.",
+        ),
+        ("--learning_rate -1", r"learning_rate is -1\.0; allowed: a number of at least 0\."),
+        ("--learning_rate nan", "learning_rate is nan"),
+        ("--num_train_epochs 0", "num_train_epochs is 0; allowed: a number of at least 1"),
+        ("--gradient_accumulation_steps 0", "gradient_accumulation_steps is 0"),
+        ("--max_train_samples 0", "max_train_samples is 0"),
+        ("--max_length 0", "max_length is 0"),
+        ("--filter_learning_rate -1", "filter_learning_rate is -1"),
+        ("--warmup_ratio 2", r"warmup_ratio is 2\.0; allowed: 0 to 1"),
+        ("--warmup_ratio 0.1 --num_warmup_steps 5", "0 beside num_warmup_steps 5"),
+        ("--no_such_flag 1", "no_such_flag"),
+    ],
+)
+def test_refusals(argv: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(argv)
+
+
+def test_family_defaults_give_way_to_flags() -> None:
+    settings = Schema(DataArguments, ModelArguments, {"max_length": 64, "seed": 1}).parse(
+        [*BASE, "--seed", "3"]
+    )
+    assert (settings.data.max_length, settings.train.seed) == (64, 3)
+    assert settings.flat()["max_length"] == 64

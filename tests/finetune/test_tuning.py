@@ -1,0 +1,105 @@
+"""`--peft lora|filters` in the scripts: what is trained, what is saved, and that it loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from accelerate import PartialState
+from glue_runs import flags, written
+from tiny_task import rows
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import hf_graphattn as ga
+import tasks
+from finetune import glue
+from finetune.models import tuning
+from hf_graphattn.training import task_head
+
+GFSA = ("--variant", "gfsa", "--order", "4", "--filter_learning_rate", "0.1")
+
+
+def check_loss(model: torch.nn.Module, folder: Path, loss: float) -> None:
+    """The loaded model's loss on the validation rows is the one that the run wrote."""
+    texts = rows(tasks.get("cola"), 5)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(texts["sentence"][:], padding=True, return_tensors="pt")
+    model.eval()
+    with torch.no_grad():
+        logits = model(**batch).logits
+    found = torch.nn.functional.cross_entropy(logits, torch.tensor(texts["label"][:]))
+    assert float(found) == pytest.approx(loss, abs=1e-6)
+
+
+def test_lora_trains_an_adapter_that_loads_onto_the_plain_base(tmp_path: Path) -> None:
+    results = glue.main(flags(tmp_path, "cola", *GFSA, "--peft", "lora", "--learning_rate", "0.01"))
+    assert results["filter_scalars"] == 8
+    assert results["filter_max_abs"] > 0.05
+    out = tmp_path / "out"
+    names = {path.name for path in out.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", ga.FILTERS_NAME} <= names
+    assert "model.safetensors" not in names
+    assert "hf_graphattn.load_peft" in (out / "README.md").read_text("utf-8")
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "bert")
+    loaded = ga.load_peft(base, out)
+    check_loss(loaded, out, written(tmp_path)["eval_loss"])
+    check_loss(loaded.merge_and_unload(), out, written(tmp_path)["eval_loss"])
+
+
+def test_lora_without_a_variant(tmp_path: Path) -> None:
+    results = glue.main(flags(tmp_path, "cola", "--peft", "lora", "--lora_r", "2"))
+    assert results["filter_scalars"] == 0
+    out = tmp_path / "out"
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "bert")
+    check_loss(ga.load_peft(base, out), out, results["eval_loss"])
+
+
+def test_filters_alone_leave_the_base_as_it_was(tmp_path: Path) -> None:
+    results = glue.main(flags(tmp_path, "cola", *GFSA, "--peft", "filters"))
+    out = tmp_path / "out"
+    loaded = ga.from_pretrained(out)
+    check_loss(loaded, out, results["eval_loss"])
+    before = AutoModelForSequenceClassification.from_pretrained(tmp_path / "bert").state_dict()
+    after = loaded.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved <= {n for n in before if n.startswith(("classifier", "bert.pooler"))}
+    assert "classifier.bias" in moved
+    assert results["filter_max_abs"] > 0.05
+
+
+def test_a_killed_lora_run_resumes_exactly(tmp_path: Path) -> None:
+    many = [*GFSA, "--peft", "lora", "--num_train_epochs", "2", "--checkpointing_steps", "epoch"]
+    whole = glue.main(flags(tmp_path, "cola", *many))
+    argv = flags(tmp_path, "cola", *many, "--resume_from_checkpoint", str(tmp_path / "out/step_3"))
+    argv[argv.index(str(tmp_path / "out"))] = str(tmp_path / "again")
+    steps = sorted(path.name for path in (tmp_path / "out").glob("step_*"))
+    argv[argv.index("--resume_from_checkpoint") + 1] = str(tmp_path / "out" / steps[0])
+    again = glue.main(argv)
+    assert again["eval_loss"] == whole["eval_loss"]
+    assert again["filter_max_abs"] == whole["filter_max_abs"]
+
+
+@pytest.mark.parametrize("architecture", tiny.MODELS)
+def test_every_base_layer_gets_lora_and_every_head_is_trained(architecture: str) -> None:
+    model = ga.patch_model(tiny.MODELS[architecture](), ga.GFSAConfig())
+    heads = set(task_head(model))
+    assert bool(heads) != tiny.ROWS[architecture].generates
+    arguments = tuning.TuningArguments(peft="lora", lora_r=2)
+    PartialState()  # accelerate's logger asks it which process this is
+    adapted = tuning.tuned(model, arguments)
+    trained = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    kinds = {"lora_A", "lora_B", "graph_filter.modules_to_save", *heads}
+    assert {kind for kind in kinds if any(kind in name for name in trained)} == kinds
+    assert all(any(kind in name for kind in kinds) for name in trained)
+
+
+def test_flags_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"lora_r is 4; allowed: with peft lora only.*--peft lora"):
+        glue.SCHEMA.parse(flags(tmp_path, "cola", "--lora_r", "4"))
+    with pytest.raises(ga.GraphAttentionError, match=r"not patched"):
+        glue.main(flags(tmp_path, "cola", "--peft", "filters"))
+    plat = ("--variant", "plat", "--peft", "filters")
+    with pytest.raises(ga.GraphAttentionError, match=r"learn no scalar.*trainable"):
+        glue.main(flags(tmp_path, "cola", *plat))

@@ -1,0 +1,154 @@
+"""`python -m hf_graphattn.diagnose`, as it is typed and as it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import hf_graphattn as ga
+
+pytest.importorskip("matplotlib")
+from test_diagnostics_page import Reader, assert_pictures
+
+from hf_graphattn.diagnostics.command import _names, load, main, token_ids
+from hf_graphattn.diagnostics.plots import FIGURES
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "finetune" / "demo"
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("Return the mean of the data.\n\nRaise an error if it is empty.\n" * 2)
+    return path
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo BERT with a filter that does something, saved with its tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "filtered"
+    model = AutoModelForMaskedLM.from_pretrained(DEMO / "bert")
+    ga.patch_model(model, ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.2))
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(DEMO / "bert").save_pretrained(folder)
+    return folder
+
+
+def test_the_command_compares_models(patched: Path, text_file: Path, tmp_path: Path) -> None:
+    """As it is typed: plain and patched side by side, page and numbers written."""
+    out, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    arguments = ["--model", DEMO / "bert", "--model", patched, "--text", text_file]
+    arguments += ["--output", out, "--json", numbers, "--max_sequences", 3]
+    run = [sys.executable, "-m", "hf_graphattn.diagnose", *map(str, arguments)]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert "note:" not in done.stderr  # one tokenizer
+    assert done.stdout.splitlines() == [f"wrote {out}", f"wrote {numbers}"]
+    assert_pictures(out.read_text(encoding="utf-8"), len(FIGURES))
+    read = json.loads(numbers.read_text(encoding="utf-8"))
+    parts = [read[name]["parts"][0] for name in ("bert", "filtered")]
+    assert [set(part["variants"]) for part in parts] == [{"plain"}, {"gfsa"}]
+    assert [part["sequences"] for part in parts] == [3, 3]
+    first = [part["by_depth"]["cosine"]["mean"] for part in parts]
+    assert first[0][0] == first[1][0]  # the embeddings are the same
+    assert first[0][1] != first[1][1]
+
+
+def test_the_command_takes_decoders_and_says_that_tokenizers_differ(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    arguments = ["--text", text_file, "--output", out, "--max_sequences", 2, "--max_length", 9999]
+    for name in ("gpt2", "t5"):
+        arguments += ["--model", DEMO / name]
+    main([*map(str, arguments), "--whole_text"])
+    said = capsys.readouterr().err
+    assert "note: The models have different tokenizers" in said
+    assert "note: --max_length is" in said
+    text = out.read_text(encoding="utf-8")
+    assert_pictures(text, len(FIGURES) - 1)  # plain models have no scalars
+    words = " ".join(Reader(text).words)
+    assert "different tokenizers" in words
+    for name in ("gpt2", "t5, encoder", "t5, decoder"):
+        assert name in words
+
+
+def test_a_long_text_is_cut_into_sequences(tmp_path: Path) -> None:
+    _, tokenizer = load(str(DEMO / "bert"))
+    text = "Return the mean of the data. " * 40
+    ids = token_ids(tokenizer, [text], 20, 5)
+    assert [len(each) for each in ids] == [20] * 5
+    every = tokenizer(text, add_special_tokens=False)["input_ids"]
+    inner = [token for each in ids for token in each if token not in tokenizer.all_special_ids]
+    assert inner == every[: len(inner)]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "some/bert"])
+def test_a_hub_id_is_asked_for(name: str) -> None:
+    """Tests are offline: it is transformers that says so."""
+    with pytest.raises(ga.GraphAttentionError, match=f"{name}' could not be loaded"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["runs/plain", "elsewhere/gfsa/"], ["plain", "gfsa"]),
+        (["c/cola/none/seed-0", "c/cola/gfsa/seed-0"], ["none", "gfsa"]),
+        (
+            ["c/none/seed-0", "c/gfsa/seed-0", "c/gfsa/seed-1"],
+            ["none/seed-0", "gfsa/seed-0", "gfsa/seed-1"],
+        ),
+        (["bert", "runs/bert"], ["bert", "runs/bert"]),
+        (["org/bert", "bert-base-uncased"], ["bert", "bert-base-uncased"]),
+    ],
+)
+def test_models_are_called_by_what_differs(paths: list[str], names: list[str]) -> None:
+    assert _names(paths) == dict(zip(names, paths, strict=True))
+
+
+def test_the_current_folder_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _names(["."]) == {tmp_path.name: "."}
+    with pytest.raises(ga.GraphAttentionError, match="each model once"):
+        _names([".", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "{none}"], "there is no such folder"),
+        (["--model", "{folder}"], "it has no config.json"),
+        (["--model", "{adapter}"], r"a PEFT adapter alone: .*load_peft, .*merge_and_unload"),
+        (["--model", "{bert}", "--model", "{bert}"], "allowed: each model once"),
+        (["--model", "{bert}", "--text", "{none}"], "--text is .*readable UTF-8 file"),
+        (["--model", "{bert}", "--text", "{empty}"], "this one is empty"),
+        (["--model", "{bert}", "--output", "{none}/page.html"], "one in a folder that exists"),
+        (["--model", "{bert}", "--max_length", "0"], "0 is not at least 1"),
+    ],
+)
+def test_the_command_says_what_it_cannot_use(
+    arguments: list[str],
+    words: str,
+    text_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "empty.txt").write_text(" \n\n")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    places = {"none": tmp_path / "none", "folder": tmp_path}
+    places |= {"empty": tmp_path / "empty.txt", "adapter": tmp_path / "adapter"}
+    own = [argument.format(bert=DEMO / "bert", **places) for argument in arguments]
+    with pytest.raises(SystemExit) as end:
+        main(["--text", str(text_file), *own])
+    assert end.value.code == 2
+    assert re.search(words, capsys.readouterr().err)

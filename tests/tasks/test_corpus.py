@@ -1,0 +1,138 @@
+"""The text and the demo task made from it: schema, balance, determinism, nothing on both sides."""
+
+import random
+import re
+from collections import Counter
+
+import pytest
+from datasets import ClassLabel
+
+from tasks import corpus, demo
+
+SIDES_BY_NAME = {
+    "argparse": "train",
+    "os": "train",
+    "pydoc_data.topics": "train",
+    "dataclasses": "validation",
+    "socket": "validation",
+    "threading": "validation",
+}
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\w+", text.lower()))
+
+
+def test_no_module_and_no_sentence_is_on_both_sides() -> None:
+    modules = {
+        side: {document.module for document in corpus.documents() if document.side == side}
+        for side in corpus.SIDES
+    }
+    assert min(map(len, modules.values())) >= 20
+    assert modules["train"].isdisjoint(modules["validation"])
+    train, validation = (set(map(words, corpus.sentences(side))) for side in corpus.SIDES)
+    assert train.isdisjoint(validation)
+
+
+def test_no_sentence_is_kept_twice() -> None:
+    counts = Counter(words(text) for side in corpus.SIDES for text in corpus.sentences(side))
+    assert len(counts) > 10_000
+    assert max(counts.values()) == 1
+
+
+def test_side_depends_on_the_module_name_alone() -> None:
+    named = {name: corpus.side_of(name) for name in SIDES_BY_NAME}
+    assert named == SIDES_BY_NAME
+
+
+def test_order_is_the_same_each_time() -> None:
+    first = corpus.documents()
+    corpus.documents.cache_clear()
+    assert corpus.documents() == first
+
+
+def test_sentences_are_split_and_code_is_left_out() -> None:
+    text = """Return the *first* item of it.  Raise an error when there is none.
+
+    >>> first([1, 2])
+
+    x = y[0] + z{1} <= 3 | ~w
+    """
+    assert corpus.split_sentences(text) == (
+        "Return the first item of it.",
+        "Raise an error when there is none.",
+    )
+
+
+def test_unknown_side_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"side is 'test'; allowed: train, validation\. Choose"):
+        corpus.sentences("test")
+
+
+def test_library_without_source_is_refused(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(corpus, "_library_root", lambda: tmp_path)
+    monkeypatch.setattr(corpus, "_topics", lambda: iter(()))
+    with pytest.raises(ValueError, match=r"allowed: a folder with readable \.py files"):
+        corpus.documents.__wrapped__()
+
+
+def test_demo_has_the_schema_of_cola_and_is_balanced() -> None:
+    splits = demo.build()
+    assert {name: split.num_rows for name, split in splits.items()} == {
+        "train": demo.TRAIN_ROWS,
+        "validation": demo.VALIDATION_ROWS,
+        "test": demo.TEST_ROWS,
+    }
+    for name, split in splits.items():
+        assert split.column_names == ["sentence", "label", "idx"]
+        assert split.features["label"] == ClassLabel(names=["unacceptable", "acceptable"])
+        assert split["idx"][:] == list(range(split.num_rows))
+        if name == "test":
+            assert set(split["label"]) == {-1}
+        else:
+            assert sum(split["label"]) == split.num_rows // 2
+
+
+def test_demo_is_the_same_for_the_same_seed_only() -> None:
+    first, again, other = (demo.build(seed=seed) for seed in (0, 0, 1))
+    assert first["train"][:] == again["train"][:]
+    assert first["validation"][:] == again["validation"][:]
+    assert first["train"][:] != other["train"][:]
+
+
+def test_demo_acceptable_sentences_are_real_and_the_others_are_not() -> None:
+    splits = demo.build()
+    for name, side in (("train", "train"), ("validation", "validation")):
+        real = set(corpus.sentences(side))
+        for row in splits[name]:
+            assert (row["sentence"] in real) == bool(row["label"])
+
+
+def test_demo_shares_no_sentence_or_corruption_of_one_between_splits() -> None:
+    # As bags of words: moving and swapping leave those alone.
+    splits = demo.build()
+    held_out = {
+        tuple(sorted(words(text))): name
+        for name in ("validation", "test")
+        for text in splits[name]["sentence"]
+    }
+    assert not held_out.keys() & {
+        tuple(sorted(words(text))) for text in splits["train"]["sentence"]
+    }
+    assert len(held_out) == demo.VALIDATION_ROWS + demo.TEST_ROWS
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_corruption_differs_and_keeps_first_word_and_stop(seed: int) -> None:
+    sentence = "If the the the file is empty, return the the default."
+    corrupted = demo.corrupt(sentence, random.Random(seed))
+    assert corrupted.lower() != sentence.lower()
+    assert corrupted.startswith("If ")
+    assert corrupted.endswith(".")
+    assert not Counter(corrupted[:-1].split()) - Counter(sentence[:-1].split())
+
+
+def test_too_little_text_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(corpus, "sentences", lambda side: [])
+    with pytest.raises(ValueError, match=r"on the train side .* is 0; allowed: at least 4000"):
+        demo.build()

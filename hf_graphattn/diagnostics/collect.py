@@ -27,8 +27,9 @@ from hf_graphattn.variants.gfsa import GFSAConfig
 from hf_graphattn.version import __version__
 
 from .batch import real_tokens, tensors
+from .diagnosis import Diagnosis
+from .extras import optional
 from .measure import Settings, Site, Tally, cut, exact, measure_heads, measure_states, summarize
-from .result import Diagnosis, optional
 
 PLAIN = GFSAConfig(order=1, trainable=())  # A V, one pass, no scalar: plain attention, but a filter
 

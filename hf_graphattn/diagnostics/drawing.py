@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .result import Diagnosis, Part, optional
+from .extras import optional
+from .result import Diagnoses, Part, having, part_names
 
 # Okabe and Ito's palette, distinct to colour-blind eyes too; the marker tells models apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -24,29 +25,7 @@ NARROW = 4.2  # of more than two: they must still be read on a page
 LINE = 36  # characters of a name in one line: of legends, and of titles of narrow panels
 CELLS_WITH_NUMBERS = 8  # a heat map of at most so many layers and heads shows its values
 
-Diagnoses = Mapping[str, Diagnosis]
 Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
-
-
-def part_names(diagnoses: Diagnoses) -> list[str]:
-    """The parts that any of them has, in order."""
-    return list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
-
-
-def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Diagnosis, Part]]:
-    """(How to call it, its diagnosis, the part) of every part of every model."""
-    for model, diagnosis in diagnoses.items():
-        for part in diagnosis.parts:
-            several = len(diagnosis.parts) > 1
-            yield f"{model}, {part.name}" if several else model, diagnosis, part
-
-
-def having(diagnoses: Diagnoses, name: str) -> Iterator[tuple[int, str, Diagnosis, Part]]:
-    """(Index of the model, its name, its diagnosis, its part) of the models with such a part."""
-    for index, (model, diagnosis) in enumerate(diagnoses.items()):
-        for part in diagnosis.parts:
-            if part.name == name:
-                yield index, model, diagnosis, part
 
 
 def panels(count: int, title: str, columns: int = 3) -> tuple[Any, list[Any]]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .drawing import Diagnoses, having, named_parts, part_names
-from .result import Diagnosis, Part
+from .result import Diagnoses, Measurements, Part, having, named_parts, part_names
 
 OVERFLOWED = "the model's own numbers are not finite: nothing can be read off."
 SAME = 0.01  # of the larger value: a smaller change is called none
@@ -46,7 +45,7 @@ def findings(diagnoses: Diagnoses) -> dict[str, Finding]:
     }
 
 
-def _each(diagnoses: Diagnoses, sentence: Callable[[Diagnosis, Part], str]) -> Iterator[str]:
+def _each(diagnoses: Diagnoses, sentence: Callable[[Measurements, Part], str]) -> Iterator[str]:
     for where, diagnosis, part in named_parts(diagnoses):
         every = (part.by_depth["cosine"].mean, part.by_head["entropy"].mean)
         finite = all(np.isfinite(values).all() for values in every)
@@ -67,19 +66,19 @@ def _compared(diagnoses: Diagnoses, figure: str) -> Iterator[str]:
             yield f"{told}: {new:.3g} to {old:.3g}, {verdict}."
 
 
-def _cosine(diagnosis: Diagnosis, part: Part) -> str:
+def _cosine(diagnosis: Measurements, part: Part) -> str:
     first, last = part.by_depth["cosine"].mean[[0, -1]]
     told = f"from {first:.3g} at the embeddings to {last:.3g} at the last depth"
     return f"{told}: {_direction(first, last, 'the tokens grew alike', 'they grew apart')}."
 
 
-def _rank(diagnosis: Diagnosis, part: Part) -> str:
+def _rank(diagnosis: Measurements, part: Part) -> str:
     rank = part.by_depth["effective_rank"].mean
     told = f"effective rank {rank[0]:.3g} at the embeddings, {rank[-1]:.3g} at the last depth"
     return f"{told}; sequences of {part.tokens / part.sequences:.3g} tokens in the mean."
 
 
-def _response(diagnosis: Diagnosis, part: Part) -> str:
+def _response(diagnosis: Measurements, part: Part) -> str:
     own, attention = (_tail(s.mean) for s in (part.response, part.attention_response))
     told = f"the smaller half of the spectrum has mean magnitude {own:.3g}"
     if part.variant == "plain":
@@ -88,14 +87,14 @@ def _response(diagnosis: Diagnosis, part: Part) -> str:
     return f"{told} in H and {attention:.3g} in A: {verdict}."
 
 
-def _high_to_dc(diagnosis: Diagnosis, part: Part) -> str:
+def _high_to_dc(diagnosis: Measurements, part: Part) -> str:
     first, last = part.by_depth["high_to_dc"].mean[[0, -1]]
     lowest = float(part.by_depth["high_to_dc"].mean.min())
     told = f"from {first:.3g} to {last:.3g}, lowest {lowest:.3g}"
     return f"{told}: {_direction(first, last, 'detail gained weight', 'detail lost weight')}."
 
 
-def _energy(diagnosis: Diagnosis, part: Part) -> str:
+def _energy(diagnosis: Measurements, part: Part) -> str:
     shares = {p: float(part.by_head[f"energy_p{p:g}_falls"].mean.mean()) for p in diagnosis.powers}
     told = ", ".join(f"p = {p:g}: {share:.1%}" for p, share in shares.items())
     always = all(share == 1 for share in shares.values())
@@ -103,14 +102,14 @@ def _energy(diagnosis: Diagnosis, part: Part) -> str:
     return f"the energy fell in this share of heads and sequences: {told}; {verdict}."
 
 
-def _largest(diagnosis: Diagnosis, part: Part) -> str:
+def _largest(diagnosis: Measurements, part: Part) -> str:
     largest = part.by_head["largest_eigenvalue"].mean
     above = float((largest > 1 + SAME).mean())
     told = f"{largest.min():.3g} to {largest.max():.3g}"
     return f"{told}; above {1 + SAME:g} in {above:.0%} of the heads."
 
 
-def _homophily(diagnosis: Diagnosis, part: Part) -> str:
+def _homophily(diagnosis: Measurements, part: Part) -> str:
     share = part.by_head["homophily"].mean
     kind = "mostly homophilic" if share.mean() > 0.5 else "mostly heterophilic"
     return (
@@ -118,14 +117,14 @@ def _homophily(diagnosis: Diagnosis, part: Part) -> str:
     )
 
 
-def _entropy(diagnosis: Diagnosis, part: Part) -> str:
+def _entropy(diagnosis: Measurements, part: Part) -> str:
     entropy = part.by_head["entropy"].mean
     most = part.by_head["uniform_entropy"].mean.mean()
     told = f"mean {entropy.mean():.3g} nats, heads from {entropy.min():.3g} to {entropy.max():.3g}"
     return f"{told}; attention spread evenly over what each token may see has {most:.3g}."
 
 
-def _scalars(diagnosis: Diagnosis, part: Part) -> str:
+def _scalars(diagnosis: Measurements, part: Part) -> str:
     if not part.learned:
         return "no learned scalars."
     told = []
@@ -137,7 +136,7 @@ def _scalars(diagnosis: Diagnosis, part: Part) -> str:
     return "; ".join(told) + "."
 
 
-def _approximation(diagnosis: Diagnosis, part: Part) -> str:
+def _approximation(diagnosis: Measurements, part: Part) -> str:
     worst, orders = part.worst_error, np.array(diagnosis.orders)
     share = worst / (2 * orders)
     k = int(share.argmax())
@@ -161,7 +160,7 @@ def _tail(spectrum: np.ndarray) -> float:
 
 
 # Figure -> its heading, what the papers say of it, and the sentence about one part of one model.
-FINDINGS: dict[str, tuple[str, str, Callable[[Diagnosis, Part], str]]] = {
+FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
     "cosine_similarity": (
         "Cosine similarity by depth",
         "GFSA (arXiv 2312.04234, Fig. 2) and p-LaT (arXiv 2311.03235) hold that plain attention "

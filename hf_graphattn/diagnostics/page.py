@@ -13,10 +13,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .drawing import Diagnoses, named_parts
 from .findings import Finding, findings
 from .plots import FIGURES, figures
-from .result import Diagnosis, Part
+from .result import Diagnoses, Measurements, Part, named_parts
 
 DPI = 150
 HEADLINES = (
@@ -99,7 +98,7 @@ def _table(diagnoses: Diagnoses) -> str:
     return f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
-def _cells(diagnosis: Diagnosis, part: Part) -> Iterable[str]:
+def _cells(diagnosis: Measurements, part: Part) -> Iterable[str]:
     depth, head = part.by_depth, part.by_head
     yield part.variant
     yield f"{part.layers} x {part.heads}"

@@ -12,21 +12,17 @@ from typing import Any
 import numpy as np
 
 from .drawing import (
-    Diagnoses,
     Values,
     by_part,
-    having,
     heat_maps,
     legend,
     line,
     log_scale,
-    named_parts,
     panels,
-    part_names,
     style,
     whole_ticks,
 )
-from .result import Part
+from .result import Diagnoses, Part, having, named_parts, part_names
 
 DEPTH = "depth (0: embeddings)"
 LAYER = "layer"

@@ -1,18 +1,16 @@
-"""What `diagnose` gives back: plain numbers, by depth, layer and head."""
+"""What was measured: plain numbers, by depth, layer and head; of one model, or of several."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from hf_graphattn.errors import GraphAttentionError
 
 FORMAT = 1  # of the JSON
 
@@ -79,8 +77,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """Everything that `diagnose` measured.
+class Measurements:
+    """Everything that `diagnose` measured of a model, as numbers; `Diagnosis` also draws them.
 
     model: class name. parts: the stacks of layers. powers: the p of the energies. orders: the K
     of the approximation error. versions: of hf_graphattn, torch and transformers.
@@ -93,26 +91,10 @@ class Diagnosis:
     versions: dict[str, str] = field(default_factory=dict)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One plain dict a number, as in `to_pandas`."""
+        """One plain dict for each number, as in `Diagnosis.to_pandas`."""
         for part in self.parts:
             for row in _rows(part, self.orders):
                 yield {"part": part.name} | row
-
-    def to_pandas(self) -> Any:
-        """A long frame, one number a row: part, statistic, mean, std, and where it belongs.
-
-        Where: `depth` of a statistic of states; `layer` and `head` of one of matrices; `order` (K)
-        of an approximation error; `position` (0 largest, 1 smallest) of a spectrum. What does not
-        apply is missing. `frame.query("statistic == 'entropy'").pivot(index="layer",
-        columns="head", values="mean")` is a table.
-
-        Raises:
-            GraphAttentionError: pandas is not installed.
-        """
-        where = ["depth", "layer", "head", "order"]
-        columns = ["part", "statistic", *where, "position", "mean", "std"]
-        frame = optional("pandas").DataFrame(list(self.rows()), columns=columns)
-        return frame.astype(dict.fromkeys(where, "Int64"))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: arrays as nested lists, NaN and infinity as None."""
@@ -122,36 +104,32 @@ class Diagnosis:
         """The text of `to_dict`, also written to `path` if one is given."""
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
         if path is not None:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
+            Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
-    def figures(self) -> dict[str, Any]:
-        """Name -> matplotlib figure. `diagnostics.figures({"a": ..., "b": ...})` compares."""
-        from .plots import figures
 
-        return figures({self.model: self})
-
-    def save_html(self, path: str | os.PathLike[str]) -> None:
-        """One page with all figures in it. `diagnostics.save_html` compares several models."""
-        from .page import save_html
-
-        save_html({self.model: self}, path)
+Diagnoses = Mapping[str, Measurements]  # by the model's name in the figures
 
 
-def optional(module: str) -> Any:
-    """A module of the extra `plots`, imported only when it is used.
+def part_names(diagnoses: Diagnoses) -> list[str]:
+    """The parts that any of them has, in order."""
+    return list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
 
-    Raises:
-        GraphAttentionError: it is not installed; says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise GraphAttentionError(
-            f"this needs {module.split('.')[0]}, which is not installed. "
-            f"pip install 'hf_graphattn[plots]'"
-        ) from error
+
+def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Measurements, Part]]:
+    """(How to call it, its diagnosis, the part) of every part of every model."""
+    for model, diagnosis in diagnoses.items():
+        for part in diagnosis.parts:
+            several = len(diagnosis.parts) > 1
+            yield f"{model}, {part.name}" if several else model, diagnosis, part
+
+
+def having(diagnoses: Diagnoses, name: str) -> Iterator[tuple[int, str, Measurements, Part]]:
+    """(Index of the model, its name, its diagnosis, its part) of the models with such a part."""
+    for index, (model, diagnosis) in enumerate(diagnoses.items()):
+        for part in diagnosis.parts:
+            if part.name == name:
+                yield index, model, diagnosis, part
 
 
 def _rows(part: Part, orders: tuple[int, ...]) -> Iterator[dict[str, Any]]:
@@ -178,7 +156,7 @@ def _each(statistic: str, summary: Summary, **axes: Any) -> Iterator[dict[str, A
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Diagnosis | Part | Summary):
+    if isinstance(value, Measurements | Part | Summary):
         return {name: _plain(item) for name, item in vars(value).items()}
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}

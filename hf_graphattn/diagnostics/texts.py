@@ -1,0 +1,85 @@
+"""From a saved model's path and a text to the model and the batches that it reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from hf_graphattn.adapters import is_adapter_folder
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.loading import from_pretrained
+
+TokenIds = list[list[int]]
+
+
+def load(path: str) -> tuple[Any, Any]:
+    """(Model, tokenizer) of a folder or hub id, patched or plain, in the checkpoint's own class."""
+    folder = Path(path)
+    local = folder.exists() or folder.is_absolute() or path.startswith(".") or path.count("/") > 1
+    if local and not (folder / "config.json").is_file():
+        raise refusal("--model", path, f"a model's folder or a hub id; {_lack(folder)}")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        if getattr(config, "graph_attn", None) is not None:
+            model: Any = from_pretrained(path)
+        else:
+            named = [getattr(transformers, name, None) for name in config.architectures or []]
+            model = next(filter(None, named), AutoModel).from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except GraphAttentionError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise GraphAttentionError(
+            f"--model {path!r} could not be loaded with its tokenizer: {error}"
+        ) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return model, tokenizer
+
+
+def _lack(folder: Path) -> str:
+    """Why a model cannot be loaded from here, and what to do."""
+    if is_adapter_folder(folder):
+        return (
+            "it holds a PEFT adapter alone: load it onto its base with hf_graphattn.load_peft, and "
+            "save what merge_and_unload() returns with its tokenizer, or call "
+            "hf_graphattn.diagnose on the loaded model"
+        )
+    return "it has no config.json" if folder.is_dir() else "there is no such folder"
+
+
+def readable(length: int, model: Any, tokenizer: Any) -> int:
+    """At most so many tokens, and no more than the model has positions for."""
+    positions = getattr(model.config, "max_position_embeddings", None) or math.inf
+    return int(min(length, tokenizer.model_max_length, positions))
+
+
+def token_ids(tokenizer: Any, texts: list[str], length: int, count: int) -> TokenIds:
+    """The first `count` sequences of at most `length` tokens, special tokens among them.
+
+    A single long text is cut into as many sequences as it needs; of several, each is cut off.
+    """
+    overflow = {"return_overflowing_tokens": True} if len(texts) == 1 else {}
+    encoded = tokenizer(texts, truncation=True, max_length=length, **overflow)
+    ids: TokenIds = encoded["input_ids"]
+    return ids[:count]
+
+
+def batches(model: Any, tokenizer: Any, ids: TokenIds, size: int) -> Iterator[dict[str, Tensor]]:
+    """Padded batches; the decoder of an encoder-decoder model reads the same text, shifted."""
+    for start in range(0, len(ids), size):
+        rows = {"input_ids": ids[start : start + size]}
+        padded = tokenizer.pad(rows, return_tensors="pt", padding_side="right")
+        batch = {name: padded[name] for name in ("input_ids", "attention_mask")}
+        if model.config.is_encoder_decoder:
+            first = torch.full_like(batch["input_ids"][:, :1], model.config.decoder_start_token_id)
+            batch["decoder_input_ids"] = torch.cat([first, batch["input_ids"][:, :-1]], dim=1)
+            batch["decoder_attention_mask"] = batch["attention_mask"]
+        yield batch

@@ -1,7 +1,7 @@
-"""What is measured: each task's data, columns, labels and metrics. No model and no training here.
+"""What is measured: each task's data, columns, labels and metrics. Nothing here knows a model.
 
-A task is one row: put a :class:`Task` into the tuple ``TASKS`` of a module in this folder and it is
-found. A family is the script that runs its tasks (``finetune/<family>.py``).
+A task is one row: put a :class:`Task` into the tuple ``TASKS`` of a module in this folder, and the
+scripts find it. A family is the script that runs its tasks (``finetune/<family>.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tasks.metrics import Metric
+from tasks.refusals import refusal
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -24,7 +25,10 @@ ROW_ENDS = ("none", "newline", "eos")
 
 @dataclass(frozen=True)
 class Split:
-    """A split: its name in the data, the end of its metrics' keys, its predictions' file."""
+    """A split of the data: its name there, and what its results are called.
+
+    ``key_suffix`` ends the keys of its metrics; ``prediction_file`` is where its predictions go.
+    """
 
     name: str
     key_suffix: str = ""
@@ -35,22 +39,21 @@ class Split:
 class Task:
     """What a script must know to train on a data set and to score it.
 
-    ``label_names`` are in the order of the data set's integers (empty for ``regress``).
-    ``submits_names`` says that predictions are written as those names instead of integers;
-    ``score_range`` is the interval that predicted scores are clipped to (``regress`` only).
+    A task reads at least one column: texts, an image or a sound. ``label_names`` are in the order
+    of the data set's integers; only ``classify`` has them. ``score_range`` is the interval that
+    predicted scores are clipped to, for ``regress`` only. ``submits_names`` says that predictions
+    are written as the labels' names instead of integers.
+
+    The task is scored by its ``metrics``, and ``main_metric`` names the one that chooses the best
+    epoch. The objective may measure more beside them, such as the loss.
+
     ``builder`` makes the data set on the spot, for tasks that have no source. ``verbatim`` says
     that a special token's spelling in the text is only text, as in source code.
 
-    ``metrics`` are what the task is scored by; ``main_metric`` is the name of the one that chooses
-    the best epoch. The objective may measure more beside them, such as the loss.
-
-    A row names the columns that the model reads: ``text_columns``, ``image_column`` or
-    ``audio_column``.
-
-    Of language models (``lm``, which have no labels): ``row_end`` is
-    what follows each row's text, where it does not end so already (``newline``), or always
-    (``eos``, the tokenizer's token); ``word_level`` says that white space parts the text's words,
-    so that a perplexity a word is comparable; ``other_configs`` are other forms of the data.
+    The other fields are for language models. ``row_end`` is what follows each row's text: a
+    newline where there is none yet (``newline``), or always the tokenizer's token (``eos``).
+    ``word_level`` says that white space separates the text's words, so that a perplexity a word
+    can be compared. ``other_configs`` are other forms of the data.
     """
 
     name: str
@@ -81,51 +84,58 @@ class Task:
     def __post_init__(self) -> None:
         self._check_choice("objective", self.objective, OBJECTIVES)
         self._check_choice("row_end", self.row_end, ROW_ENDS)
-        if not self.input_columns:
-            raise ValueError(
-                f"text_columns, image_column and audio_column of task {self.name!r} are empty; "
-                "allowed: one column or more. Name the columns that the model reads."
-            )
-        if (self.objective == "classify") != bool(self.label_names):
-            raise ValueError(
-                f"label_names of task {self.name!r} is {self.label_names!r} with the objective "
-                f"{self.objective!r}; allowed: names with classify, none with the others. Give the "
-                "labels' names, or take the objective that fits the labels."
-            )
-        if self.dataset_name is None and self.builder is None and self.family:
-            raise ValueError(
-                f"dataset_name and builder of task {self.name!r} are both None; allowed: a source. "
-                "Give the hub id of the data, or a function that builds them."
-            )
+        self._check_data()
         self._check_metrics()
 
     def _check_choice(self, field: str, value: str, allowed: tuple[str, ...]) -> None:
         if value not in allowed:
-            raise ValueError(
-                f"{field} of task {self.name!r} is {value!r}; allowed: {', '.join(allowed)}. "
-                "Give it one of these."
+            raise self._refusal(field, value, ", ".join(allowed), "Give it one of these.")
+
+    def _check_data(self) -> None:
+        if not self.input_columns:
+            raise self._refusal(
+                "input_columns",
+                self.input_columns,
+                "one column or more",
+                "Name what the model reads: text_columns, image_column or audio_column.",
+            )
+        if (self.objective == "classify") != bool(self.label_names):
+            raise self._refusal(
+                "label_names",
+                self.label_names,
+                f"names with the objective classify, none with others; it is {self.objective}",
+                "Give the labels' names, or the objective that fits them.",
+            )
+        if self.dataset_name is None and self.builder is None and self.family:
+            raise self._refusal(
+                "dataset_name",
+                None,
+                "None only beside a builder",
+                "Give the data's id on the hub, or a function that builds them.",
             )
 
     def _check_metrics(self) -> None:
         known = [metric.name for metric in self.metrics]
+        listed = ", ".join(known) or "none, since it has no metrics"
         if len(set(known)) < len(known):
-            raise ValueError(
-                f"metrics of task {self.name!r} are {', '.join(known)}; allowed: each name once. "
-                "Leave one of the two out, or give it another name."
+            raise self._refusal(
+                "metrics", known, "each name once", "Leave out those that are there twice."
             )
         if self.main_metric not in known:
-            raise ValueError(
-                f"main_metric of task {self.name!r} is {self.main_metric!r}; allowed: "
-                f"{', '.join(known) or 'none, since it has no metrics'}. "
-                "Choose one of its metrics, or add this one to them."
-            )
+            remedy = "Choose one of its metrics, or add this one to them."
+            raise self._refusal("main_metric", self.main_metric, listed, remedy)
         for metric in self.metrics:
             if metric.max_labels is not None and len(self.label_names) > metric.max_labels:
-                raise ValueError(
-                    f"metrics of task {self.name!r} hold {metric.name!r}, with "
-                    f"{len(self.label_names)} labels; allowed: at most {metric.max_labels} labels "
-                    "for it. Take a mean over the labels: f1:average=macro."
+                raise self._refusal(
+                    "metrics",
+                    known,
+                    f"{metric.name} for at most {metric.max_labels} labels, and it has "
+                    f"{len(self.label_names)}",
+                    f"Take a mean over the labels: {metric.name}:average=macro.",
                 )
+
+    def _refusal(self, field: str, value: object, allowed: str, remedy: str) -> ValueError:
+        return refusal(f"{field} of task {self.name!r}", value, allowed, remedy)
 
     @property
     def input_columns(self) -> tuple[str, ...]:
@@ -138,12 +148,18 @@ _registered: dict[tuple[str, str], Task] = {}
 
 
 def register(task: Task) -> Task:
-    """Make ``task`` known under its name within its family, and return it."""
+    """Make ``task`` known under its name within its family, and return it.
+
+    Raises ``ValueError`` if another task of the family has that name.
+    """
     key = (task.family, task.name)
     if key in _registered and _registered[key] is not task:
-        raise ValueError(
-            f"task {task.name!r} of the family {task.family!r} is given twice; names of a family "
-            f"must differ from those taken: {', '.join(names(task.family))}. Rename one."
+        taken = ", ".join(names(task.family))
+        raise refusal(
+            f"name of a task of the family {task.family!r}",
+            task.name,
+            f"names that are not taken, and these are: {taken}",
+            "Give the new task another name.",
         )
     _registered[key] = task
     return task
@@ -157,19 +173,19 @@ def _discover() -> None:
 
 
 def registered() -> Mapping[tuple[str, str], Task]:
-    """Every known task by (family, name)."""
+    """Return every known task by (family, name)."""
     _discover()
     return dict(_registered)
 
 
 def names(family: str | None = None) -> list[str]:
-    """Names of the known tasks, of one family or of all, in the order of registration."""
+    """Return the names of the tasks of one family or of all, in the order of registration."""
     _discover()
     return [name for task_family, name in _registered if family in (None, task_family)]
 
 
 def get(name: str, family: str | None = None) -> Task:
-    """The task called ``name``; ``family`` is needed only where several families have that name.
+    """Return the task called ``name``; ``family`` is needed where several families have that name.
 
     Raises ``ValueError`` listing the known names, or naming the script of a task of another family.
     """

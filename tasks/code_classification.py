@@ -1,7 +1,7 @@
-"""Code tasks of CodeXGLUE (Lu et al., arXiv 2102.04664): defects, clones, and a demo of the first.
+"""These are code tasks of CodeXGLUE (Lu et al., arXiv 2102.04664), and a demo like its first one.
 
-The labels are booleans in the data; their names are the words that a decoder generates with the
-objective `generate`, as CodeT5's released code has them.
+The labels are booleans in the data. Their names are the words that a decoder generates with the
+objective `generate`, as in CodeT5's released code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ FAMILY = "code_classification"
 LABEL_WORDS = ("false", "true")
 
 TASKS = (
-    # Devign (Zhou et al., arXiv 1909.03496): is the C function vulnerable?
+    # Devign (Zhou et al., arXiv 1909.03496) asks: is the C function vulnerable?
     Task(
         name="defect",
         family=FAMILY,
@@ -28,7 +28,8 @@ TASKS = (
         test_splits=(Split("test", prediction_file="defect.tsv"),),
         verbatim=True,
     ),
-    # BigCloneBench (Svajlenko et al. 2014, split of arXiv 2002.08653): do two methods do the same?
+    # BigCloneBench (Svajlenko et al. 2014, split of arXiv 2002.08653) asks: do two methods do
+    # the same?
     Task(
         name="clone",
         family=FAMILY,

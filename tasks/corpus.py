@@ -1,4 +1,4 @@
-"""English text that every machine with Python has: the documentation of the standard library.
+"""This reads English text that every machine with Python has: the standard library's documentation.
 
 The sentences come from three places, all read as text, none imported: the language reference that
 `help()` shows (`pydoc_data.topics`), the docstrings of modules, classes and functions, and
@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from tasks.refusals import refusal
+
 Side = Literal["train", "validation"]
 SIDES: tuple[Side, ...] = get_args(Side)
 
-# Tests, tools and vendored code; installs differ in which of these they have.
+# These are tests, tools and vendored code; installations differ in which of them they have.
 EXCLUDED_FOLDERS = frozenset(
     (
         *("__pycache__", "_vendor", "encodings", "ensurepip", "idle_test", "idlelib", "lib2to3"),
@@ -45,19 +47,19 @@ _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Document:
-    """Consecutive sentences of one docstring, topic or comment block."""
+    """A document is the consecutive sentences of one docstring, topic or comment block."""
 
     module: str
     sentences: tuple[str, ...]
 
     @property
     def side(self) -> Side:
-        """The split of the document's module."""
+        """Return the side of the document's module."""
         return side_of(self.module)
 
 
 def side_of(module: str) -> Side:
-    """Train or validation, from a hash of the module's dotted name alone."""
+    """Choose train or validation by a hash of the module's dotted name alone."""
     digest = hashlib.sha256(module.encode()).digest()
     bucket = int.from_bytes(digest[:4], "big") % 100
     return "validation" if bucket < VALIDATION_PERCENT else "train"
@@ -65,7 +67,9 @@ def side_of(module: str) -> Side:
 
 @functools.cache
 def documents() -> tuple[Document, ...]:
-    """All documents of this Python's standard library, in a fixed order, no sentence twice.
+    """Return all documents of this Python's standard library; no sentence occurs twice.
+
+    Their order is fixed.
 
     Raises:
         ValueError: if the standard library is installed without its source.
@@ -74,7 +78,7 @@ def documents() -> tuple[Document, ...]:
         found = [Document(module, split_sentences(text)) for module, text in _texts()]
     seen: set[str] = set()
     unique = []
-    # Train first: a sentence of both sides stays on the train side.
+    # The train side comes first, so that a sentence of both sides stays there.
     for document in sorted(found, key=lambda document: SIDES.index(document.side)):
         new = []
         for sentence in document.sentences:
@@ -85,22 +89,24 @@ def documents() -> tuple[Document, ...]:
         if new:
             unique.append(Document(document.module, tuple(new)))
     if not unique:
-        raise ValueError(
-            f"No documentation found in the standard library at {_library_root()}: it holds no "
-            "readable .py file. The demo text needs a Python installed with its source; use one "
-            "that has it (python.org, a distribution's full package, pyenv, uv, conda)."
+        raise refusal(
+            "Python's standard library",
+            str(_library_root()),
+            "a folder with readable .py files, and this has none",
+            "The demo text needs a Python installed with its source; use one that has it "
+            "(python.org, a distribution's full package, pyenv, uv, conda).",
         )
     return tuple(unique)
 
 
 def sentences(side: Side) -> list[str]:
-    """The sentences of one side, in a fixed order.
+    """Return the sentences of one side, in a fixed order.
 
     Raises:
-        ValueError: for another name than those of `SIDES`.
+        ValueError: if the side is not one of `SIDES`.
     """
     if side not in SIDES:
-        raise ValueError(f"Unknown side {side!r} of the corpus: choose one of {', '.join(SIDES)}.")
+        raise refusal("side", side, ", ".join(SIDES), "Choose one of these.")
     return [
         sentence
         for document in documents()
@@ -110,7 +116,7 @@ def sentences(side: Side) -> list[str]:
 
 
 def split_sentences(text: str) -> tuple[str, ...]:
-    """The mostly plain-worded sentences and phrases of a text; code and tables fall away."""
+    """Return the mostly plain-worded sentences and phrases of a text, without code and tables."""
     kept = []
     for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*+] |\d+\. |:\w+|\.\. )", text):
         if ">>>" in paragraph or "::" in paragraph:
@@ -121,7 +127,7 @@ def split_sentences(text: str) -> tuple[str, ...]:
 
 
 def plain_share(text: str) -> float:
-    """The share of a text's words that are plain English words, 0 to 1: no names of code."""
+    """Return the share, 0 to 1, of a text's words that are plain English and no names of code."""
     words = text.split()
     plain = sum(_PLAIN_WORD.fullmatch(word.rstrip(".:!?")) is not None for word in words)
     return plain / max(len(words), 1)
@@ -133,8 +139,8 @@ def _is_sentence(text: str) -> bool:
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """No garbage collection inside; for work on many syntax trees."""
-    # Syntax trees are many small objects without cycles; the collector costs 40 % of the time.
+    """Pause garbage collection inside, for work on many syntax trees."""
+    # Syntax trees are many small objects without cycles: the collector would cost 40 % of the time.
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -149,9 +155,9 @@ def _library_root() -> Path:
 
 
 def modules() -> Iterator[tuple[str, str, ast.Module]]:
-    """Dotted name, source and syntax tree of each module of the standard library, by path.
+    """Yield dotted name, source and syntax tree of each module of the standard library, by path.
 
-    Tests, tools and vendored code are left out, and files that are no valid Python.
+    Tests, tools and vendored code are left out, and so are files that are not valid Python.
     """
     root = _library_root()
     for path in sorted(root.rglob("*.py")):
@@ -161,7 +167,11 @@ def modules() -> Iterator[tuple[str, str, ast.Module]]:
         try:
             source = path.read_text(encoding="utf-8")
             yield ".".join(parts), source, ast.parse(source)
-        except (OSError, UnicodeDecodeError, SyntaxError):  # deliberately broken or foreign files
+        except (
+            OSError,
+            UnicodeDecodeError,
+            SyntaxError,
+        ):  # these are deliberately broken, or foreign
             continue
 
 
@@ -174,7 +184,7 @@ def _texts() -> Iterator[tuple[str, str]]:
 def _topics() -> Iterator[tuple[str, str]]:
     try:
         from pydoc_data.topics import topics
-    except ImportError:  # some distributions package it apart
+    except ImportError:  # some distributions package it separately
         return
     for name in sorted(topics):
         yield "pydoc_data.topics", topics[name]
@@ -196,9 +206,8 @@ def _source_texts(module: str, source: str, tree: ast.Module) -> Iterator[tuple[
 def definitions(
     tree: ast.AST,
 ) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The tree itself and the classes and functions in it, in the order of the source."""
-    # Only statements are descended into: docstrings live nowhere else, and expressions are most
-    # of a tree.
+    """Yield the tree itself and the classes and functions in it, in the order of the source."""
+    # Only statements are searched: docstrings live nowhere else, and most of a tree is expressions.
     stack = [tree]
     while stack:
         node = stack.pop()

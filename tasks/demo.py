@@ -1,8 +1,9 @@
-"""The demo task: is this sentence whole, or were its words moved, dropped or swapped?
+"""The demo task asks: is this sentence whole, or were its words moved, dropped or swapped?
 
-A stand-in for CoLA that needs no network: CoLA's columns (sentence, label, idx) and its labels (1
-acceptable, 0 not), made on the fly from the documentation in `tasks.corpus`. Train sentences come
-from its train side; validation and test sentences from the other side, so from other modules.
+It stands in for CoLA where there is no network. It has CoLA's columns (sentence, label, idx) and
+labels (1 is acceptable, 0 is not), and is made on the fly from the documentation in `tasks.corpus`.
+Train sentences come from the train side there, validation and test sentences from the other side,
+so from other modules.
 """
 
 import random
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from tasks import corpus
+from tasks.refusals import refusal
 
 TRAIN_ROWS, VALIDATION_ROWS, TEST_ROWS = 4000, 800, 200
 MIN_WORDS, MAX_WORDS = 8, 24
@@ -26,7 +28,7 @@ FEATURES = Features(
 
 
 def build(*, seed: int = 0) -> DatasetDict:
-    """The task's splits: train and validation half and half, test with labels -1 as in GLUE.
+    """Return the splits; half of each one's sentences are whole, and test labels are -1 as in GLUE.
 
     A sentence is used once, either whole or corrupted, so no split holds both and none shares one
     with another. The rows are the same for the same seed on the same Python; other Pythons have
@@ -46,13 +48,13 @@ def build(*, seed: int = 0) -> DatasetDict:
 
 
 def corrupt(sentence: str, generator: random.Random) -> str:
-    """The sentence with one word in four moved, dropped or swapped; never the same sentence.
+    """Return another sentence, with one word in four moved, dropped or swapped.
 
     The first word and the final stop stay, so that neither capital nor stop gives it away.
 
     Args:
-        sentence: at least five words, of which the second to the last are not all alike.
-        generator: source of chance.
+        sentence: at least five words; those after the first are not all alike.
+        generator: chooses the words and what happens to them.
     """
     first, *middle = sentence.removesuffix(".").split()
     edited = list(middle)
@@ -92,10 +94,11 @@ def _same(edited: list[str], words: list[str]) -> bool:
 def _pick(side: corpus.Side, count: int, generator: random.Random) -> list[str]:
     suitable = [text for text in corpus.sentences(side) if _suitable(text)]
     if len(suitable) < count:
-        raise ValueError(
-            f"The {side} side of the standard library's documentation has {len(suitable)} "
-            f"suitable sentences; the demo task needs {count}. Use a Python whose standard "
-            "library is installed whole, pydoc_data included."
+        raise refusal(
+            f"number of suitable sentences on the {side} side of the standard library",
+            len(suitable),
+            f"at least {count}",
+            "Use a Python whose standard library is installed whole, pydoc_data included.",
         )
     return generator.sample(suitable, count)
 

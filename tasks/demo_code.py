@@ -1,10 +1,10 @@
-"""The demo task for code: does this function of the standard library hold an injected bug?
+"""The demo task for code asks: does this function of the standard library hold an injected bug?
 
-A stand-in for Devign (Zhou et al., arXiv 1909.03496) that needs no network, in its schema: func,
-target (true: defective), project, commit_id. Half of the functions are as they are, half got one
-bug: a swapped operator, an off-by-one, a dropped `not` or a misused variable. All are written anew
-from their syntax trees, without comments, docstrings and decorators, so that layout gives nothing
-away, and all have a place where a bug could be.
+It stands in for Devign (Zhou et al., arXiv 1909.03496) where there is no network, and has its
+columns: func, target (true is defective), project, commit_id. Half of the functions are as they
+are, and half got one bug: a swapped operator, an off-by-one, a dropped `not` or a misused variable.
+All are written anew from their syntax trees, without comments, docstrings and decorators, so that
+layout gives nothing away, and all have a place where a bug could be.
 
 The split is that of `tasks.corpus`, by module. Source: the Python standard library, under the PSF
 licence. None of its code is stored here.
@@ -24,10 +24,11 @@ from typing import Any
 from datasets import Dataset, DatasetDict, Features, Value
 
 from tasks import corpus
+from tasks.refusals import refusal
 
 TRAIN_ROWS, VALIDATION_ROWS, TEST_ROWS = 4000, 500, 200
 MIN_CHARACTERS, MAX_CHARACTERS = 80, 320
-MAX_LINES = 40  # longer functions cost most of the time and serve nothing here
+MAX_LINES = 40  # longer functions would cost most of the time and are not needed
 FEATURES = Features(
     {
         "id": Value("int32"),
@@ -38,7 +39,7 @@ FEATURES = Features(
     }
 )
 
-# In both directions, so that no operator gives a bug away by itself.
+# They are swapped in both directions, so that no operator gives a bug away by itself.
 _OPPOSITES = (
     (ast.Add, ast.Sub),
     (ast.Mult, ast.FloorDiv),
@@ -60,7 +61,7 @@ _COUNTING = (ast.Subscript, ast.Slice, ast.Compare, ast.BinOp, ast.UnaryOp)
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the standard library, written from its syntax tree."""
+    """This is a function of the standard library, written from its syntax tree."""
 
     module: str
     source: str
@@ -68,7 +69,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Place:
-    """A node's field, or one place in the list there, and what stands in it."""
+    """A place is a node's field, or one position in the list there, and what stands in it."""
 
     node: ast.AST
     field: str
@@ -76,7 +77,7 @@ class Place:
     value: Any
 
     def put(self, value: Any) -> None:
-        """Let `value` stand in the place."""
+        """Put the value there."""
         if self.index is None:
             setattr(self.node, self.field, value)
         else:
@@ -85,7 +86,7 @@ class Place:
 
 @functools.cache
 def functions() -> tuple[Function, ...]:
-    """The functions of this Python's standard library, in a fixed order, none twice.
+    """Return the functions of this Python's standard library, each once and in a fixed order.
 
     Two functions that differ in their names alone count as one; if one of them is on the train
     side, that one is kept. Those of more than `MAX_LINES` lines are left out.
@@ -105,12 +106,12 @@ def functions() -> tuple[Function, ...]:
 
 
 def nameless(source: str) -> str:
-    """A function's source from its parameters on."""
+    """Return a function's source from its parameters on."""
     return source.partition("(")[2]
 
 
 def build(*, seed: int = 0) -> DatasetDict:
-    """The task's splits: train, validation and test, each half with a bug and half without.
+    """Return the train, validation and test split, each half with a bug and half without.
 
     A function is used once, whole or with a bug, so no split shares one with another, and none
     holds both a function and its mutant. The rows are the same for the same seed on the same
@@ -130,11 +131,11 @@ def build(*, seed: int = 0) -> DatasetDict:
 
 
 def mutate(source: str, generator: random.Random) -> str | None:
-    """The function with one bug injected: valid Python with another syntax tree.
+    """Return the function with one bug injected: valid Python with another syntax tree.
 
     Args:
         source: one function, as `ast.unparse` writes it.
-        generator: source of chance; each kind of bug that has a place is as likely.
+        generator: chooses the bug; each kind that has a place is equally likely.
 
     Returns:
         None if no bug of any kind has a place, or each would make another function of the library.
@@ -151,7 +152,7 @@ def mutate(source: str, generator: random.Random) -> str | None:
 
 
 def bugs(tree: ast.AST) -> dict[str, list[tuple[Place, ast.AST]]]:
-    """Of each kind of bug all places, each with what stands there then."""
+    """Return all places of each kind of bug, each with what the bug puts there."""
     nodes = list(ast.walk(tree))
     places, names = list(_places(nodes)), _local_names(nodes)
     return {
@@ -161,7 +162,7 @@ def bugs(tree: ast.AST) -> dict[str, list[tuple[Place, ast.AST]]]:
 
 
 def written_with(tree: ast.AST, place: Place, bug: ast.AST) -> str:
-    """The source with `bug` in the place; the tree stays as it is."""
+    """Return the source with the bug in its place, and leave the tree as it is."""
     place.put(bug)
     text = ast.unparse(tree)
     place.put(place.value)
@@ -169,13 +170,13 @@ def written_with(tree: ast.AST, place: Place, bug: ast.AST) -> str:
 
 
 def swapped_operator(place: Place, names: list[str]) -> list[ast.AST]:
-    """The opposite of an operator."""
+    """Return the opposite of an operator."""
     opposite = _SWAPPED.get(type(place.value))
     return [opposite()] if opposite else []
 
 
 def off_by_one(place: Place, names: list[str]) -> list[ast.AST]:
-    """A bound with or without its end, and the numbers next to one that counts something."""
+    """Return a bound with or without its end, or the numbers next to one that counts."""
     value = place.value
     if type(value) in _SHIFTED:
         return [_SHIFTED[type(value)]()]
@@ -188,14 +189,14 @@ def off_by_one(place: Place, names: list[str]) -> list[ast.AST]:
 
 
 def dropped_not(place: Place, names: list[str]) -> list[ast.AST]:
-    """What a `not` negates."""
+    """Return what a `not` negates."""
     value = place.value
     is_not = isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not)
     return [value.operand] if is_not else []
 
 
 def misused_variable(place: Place, names: list[str]) -> list[ast.AST]:
-    """Each other variable of the function, where one of them is read."""
+    """Return each other variable of the function, where one of them is read."""
     value = place.value
     if not isinstance(value, ast.Name) or not isinstance(value.ctx, ast.Load):
         return []
@@ -210,7 +211,7 @@ KINDS: dict[str, Callable[[Place, list[str]], list[ast.AST]]] = {
 
 
 def rows(side: corpus.Side, count: int, generator: random.Random) -> list[dict[str, Any]]:
-    """That many rows of one side, whole and defective in turn, in a random order."""
+    """Return that many rows of one side in a random order, whole and defective in turn."""
     suitable = [
         function
         for function in functions()
@@ -222,10 +223,11 @@ def rows(side: corpus.Side, count: int, generator: random.Random) -> list[dict[s
     with corpus.paused_garbage_collection():
         chosen = list(islice(((f, mutant) for f, mutant in pairs if mutant is not None), count))
     if len(chosen) < count:
-        raise ValueError(
-            f"The {side} side of the standard library has {len(chosen)} suitable functions; the "
-            f"demo task needs {count}. Use a Python whose standard library is installed whole, "
-            "with its source."
+        raise refusal(
+            f"number of suitable functions on the {side} side of the standard library",
+            len(chosen),
+            f"at least {count}",
+            "Use a Python whose standard library is installed whole, with its source.",
         )
     return [
         {
@@ -245,7 +247,7 @@ def _known() -> frozenset[str]:
 
 
 def _written(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The function's source without docstring and decorators; empty if it is too long for us."""
+    """Return the function's source without docstring and decorators, or "" if it is too long."""
     if (node.end_lineno or 0) - node.lineno >= MAX_LINES:
         return ""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -256,7 +258,7 @@ def _written(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def _places(nodes: list[ast.AST]) -> Iterator[Place]:
-    """The places of the nodes that are themselves nodes of the kinds that bugs replace."""
+    """Yield the fields of these nodes that hold a node of a kind that bugs replace."""
     for node in nodes:
         for name in node._fields:
             value = getattr(node, name, None)
@@ -269,7 +271,7 @@ def _places(nodes: list[ast.AST]) -> Iterator[Place]:
 
 
 def _local_names(nodes: list[ast.AST]) -> list[str]:
-    """Parameters and assigned variables, sorted."""
+    """Return the names of parameters and assigned variables, sorted."""
     parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
     names = [node for node in nodes if isinstance(node, ast.Name)]
     return sorted(parameters | {node.id for node in names if isinstance(node.ctx, ast.Store)})

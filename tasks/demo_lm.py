@@ -1,7 +1,7 @@
-"""The demo text for language models: the standard library's documentation, one document a row.
+"""The demo text for language models is the standard library's documentation, one document a row.
 
-Train rows come from the train side of `tasks.corpus`; validation and test rows from the other side,
-so from other modules, and no module is in both.
+Train rows come from the train side of `tasks.corpus`, validation and test rows from the other side.
+No module is in both.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ FEATURES = Features({"text": Value("string"), "module": Value("string")})
 
 
 def build() -> DatasetDict:
-    """The splits; columns ``text`` (a document's sentences, parted by a space) and ``module``.
+    """Return the splits, with the columns ``text`` and ``module``.
 
     Every second module of the held-out side, in the order of their names, is for the test.
 
@@ -32,7 +32,7 @@ def build() -> DatasetDict:
 
 
 def text(document: corpus.Document) -> str:
-    """The document's sentences on one line."""
+    """Return the document's sentences on one line, with a space between them."""
     return " ".join(document.sentences)
 
 

@@ -1,4 +1,4 @@
-"""The nine tasks of GLUE (Wang et al., arXiv 1804.07461), and a demo task in CoLA's schema."""
+"""These are the nine tasks of GLUE (Wang et al., arXiv 1804.07461) and a demo task like CoLA."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Language modelling: Penn Treebank, WikiText-2 and WikiText-103, and a demo text.
+"""These are texts for language models: Penn Treebank, WikiText-2, WikiText-103 and a demo text.
 
-Words are what white space parts, and one end of line a row, as the data sets' own vocabularies
-count: that gives 82,430 for the test split of Penn Treebank and 245,569 for that of WikiText-2.
-So that each counted end of line is predicted, each row ends in a token for it.
+Words are counted as the data sets' own vocabularies count: white space separates them, and the end
+of each row's line is one more. That gives 82,430 for the test split of Penn Treebank and 245,569
+for that of WikiText-2. So that each counted end of line is predicted, each row ends in a token for
+it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tasks import Split, Task, demo_lm
 from tasks.metrics import LOSS, PERPLEXITY, WORD_PERPLEXITY
 
 FAMILY = "lm"
-METRICS = (LOSS, PERPLEXITY, WORD_PERPLEXITY)  # the last of word-level texts only
+METRICS = (LOSS, PERPLEXITY, WORD_PERPLEXITY)  # the last is measured on word-level texts only
 
 
 def language_task(name: str, text_column: str, **others: Any) -> Task:
-    """A task of this family, with the splits and the metric that all of them have."""
+    """Return a task of this family, with the splits and the metrics that all of them have."""
     return Task(
         name=name,
         family=FAMILY,
@@ -35,9 +36,9 @@ def language_task(name: str, text_column: str, **others: Any) -> Task:
 
 
 def _wikitext(name: str, size: int) -> Task:
-    """WikiText (Merity et al., arXiv 1609.07843), with its blank and title rows.
+    """Return WikiText (Merity et al., arXiv 1609.07843), with its blank and title rows.
 
-    The raw form, as GFSA's published runs; `wikitext-N-v1` has rare words replaced by `<unk>`.
+    This is the raw form, as in GFSA's published runs; in `wikitext-N-v1` rare words are `<unk>`.
     """
     return language_task(
         name,
@@ -51,8 +52,9 @@ def _wikitext(name: str, size: int) -> Task:
 
 
 TASKS = (
-    # Mikolov's preparation: lower case, 10,000 words, the others `<unk>`, numbers `N`; sentences
-    # without a line break. The hub's main branch is a script that `datasets` no longer runs.
+    # This is Mikolov's preparation: lower case, 10,000 words, `<unk>` for the others, `N` for
+    # numbers, and no line breaks. The hub's main branch is a script that `datasets` no longer
+    # runs, hence the revision.
     language_task(
         "ptb",
         "sentence",
@@ -69,13 +71,13 @@ TASKS = (
 
 
 def own_task(text_column: str, rows: DatasetDict | None = None, **others: Any) -> Task:
-    """A task of someone's own rows, or of another source given in ``others``."""
+    """Return a task of someone's own rows, or of another source given in ``others``."""
     builder = None if rows is None else lambda: rows
     return language_task("own_text", text_column, builder=builder, **others)
 
 
 def perplexities(nats: float, tokens: int, words_per_token: float | None) -> dict[str, float]:
-    """``loss`` (nats a token), ``perplexity`` a token, and ``word_perplexity`` if words are known.
+    """Return ``loss`` (nats a token), ``perplexity``, and ``word_perplexity`` if words are known.
 
     Args:
         nats: negative log-probability, summed over the predicted tokens.
@@ -97,5 +99,5 @@ def _exp(value: float) -> float:
 
 
 def words(text: str, row_end: str) -> int:
-    """Words of one row as it is tokenised: what white space parts, and the end of its line."""
+    """Count the words of one row as it is tokenised: also the end of its line is one."""
     return len(text.split()) + (row_end == "eos" or text.endswith("\n"))

@@ -1,6 +1,7 @@
-"""The metrics that tasks are scored by. One :class:`Metric` is one number with its direction.
+"""These are the metrics that tasks are scored by: each is one number with its direction.
 
-Importing this needs no scikit-learn and no `evaluate`: the first metric that is used imports them.
+Importing this needs neither scikit-learn nor `evaluate`: the first metric that is used imports
+what it needs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROWS = {
 
 
 def load(specs: Iterable[str], sample: Sequence[Any] = (0, 1, 0, 1)) -> tuple[Metric, ...]:
-    """The metrics that the specs name: ours, or modules of the library `evaluate`.
+    """Return the metrics that the specs name: ours, or modules of the library `evaluate`.
 
     Args:
         specs: each a name of ours, the path of a .py file or of a folder that holds one of its

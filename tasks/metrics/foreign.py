@@ -1,4 +1,4 @@
-"""Metrics of other people: modules of the library `evaluate`, from a file, a folder or the hub.
+"""Metrics of other people are modules of `evaluate`, from a file, a folder or the hub.
 
 A module is tried with a sample when it is loaded: so the names of its values are known, and one
 that cannot score labels is refused before the training instead of after it.
@@ -20,12 +20,12 @@ from tasks.metrics.metric import Metric
 from tasks.refusals import reason, refusal
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-NUMBERS = "biuf"  # NumPy's kinds of them; of texts there is nothing to check
+NUMBERS = "biuf"  # NumPy's kinds of numbers; texts are not checked
 Options = tuple[tuple[str, Any], ...]
 
 
 def load(spec: str, options: Options, sample: Sequence[Any], ours: str) -> tuple[Metric, ...]:
-    """One metric for each number that the module returns.
+    """Return one metric for each number that the module returns.
 
     A module says by ``greater_is_better``, a bool or a dict of bools by value name, which way its
     values are better; for one that does not, the metric's direction is None.
@@ -55,12 +55,12 @@ def load(spec: str, options: Options, sample: Sequence[Any], ours: str) -> tuple
 
 
 def ending(name: str, options: Options) -> str:
-    """The name of a value that was computed with these arguments."""
+    """Return the name of a value that was computed with these arguments."""
     return "_".join([name, *(str(value) for _, value in options)])
 
 
 def _place(spec: str, ours: str) -> str:
-    """The absolute path of a local module, or an id on the hub."""
+    """Return the absolute path of a local module, or else what may be an id on the hub."""
     local = Path(spec).expanduser().absolute()
     is_file = local.suffix == ".py" and local.is_file()
     if is_file or (local / f"{local.name}.py").is_file():
@@ -131,7 +131,7 @@ def _named(
     predictions: np.ndarray,
     references: np.ndarray,
 ) -> dict[str, float]:
-    """These values of the module, under the names of their metrics."""
+    """Return these values of the module, under the names of their metrics."""
     values = _values(place, options, predictions, references)
     if missing := [name for name in names if name not in values]:
         raise refusal(
@@ -147,7 +147,7 @@ def _named(
 def _values(
     place: str, options: Options, predictions: np.ndarray, references: np.ndarray
 ) -> dict[str, float]:
-    """Every number that the module returns, under its own name."""
+    """Return every number of the module, under its own name."""
     if np.asarray(predictions).dtype.kind in NUMBERS:
         functions.check(predictions, references)
     try:

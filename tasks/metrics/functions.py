@@ -1,4 +1,4 @@
-"""Each of our metrics as one plain function of predictions and references, without a network.
+"""Each of our metrics is one plain function of predictions and references.
 
 Both are of shape ``(examples,)`` and the value is a float. A value that is undefined because one
 side is constant is reported as 0.0, as scikit-learn does for Matthews' coefficient, so that result
@@ -18,14 +18,14 @@ import numpy as np
 
 
 def accuracy(predictions: np.ndarray, references: np.ndarray) -> float:
-    """Share of equal labels."""
+    """Return the share of equal labels."""
     from sklearn.metrics import accuracy_score
 
     return _of_labels(accuracy_score, predictions, references)
 
 
 def f1(predictions: np.ndarray, references: np.ndarray, average: str = "binary") -> float:
-    """F1 of the label 1, or the mean over all labels that ``average`` names ("macro", ...)."""
+    """Return the F1 of the label 1, or the mean over the labels that ``average`` names."""
     from sklearn.metrics import f1_score
 
     options = {"pos_label": 1, "average": average, "zero_division": 0.0}
@@ -33,21 +33,21 @@ def f1(predictions: np.ndarray, references: np.ndarray, average: str = "binary")
 
 
 def matthews_correlation(predictions: np.ndarray, references: np.ndarray) -> float:
-    """Matthews' correlation coefficient of any number of labels."""
+    """Return Matthews' correlation coefficient of any number of labels."""
     from sklearn.metrics import matthews_corrcoef
 
     return _of_labels(matthews_corrcoef, predictions, references)
 
 
 def pearson(predictions: np.ndarray, references: np.ndarray) -> float:
-    """Pearson's correlation of scores."""
+    """Return Pearson's correlation of scores."""
     from scipy.stats import pearsonr
 
     return _of_scores(pearsonr, predictions, references)
 
 
 def spearmanr(predictions: np.ndarray, references: np.ndarray) -> float:
-    """Spearman's correlation of scores."""
+    """Return Spearman's correlation of scores."""
     from scipy.stats import spearmanr
 
     return _of_scores(spearmanr, predictions, references)
@@ -72,7 +72,7 @@ def _of_labels(
 def _of_scores(
     correlation: Callable[..., Any], predictions: np.ndarray, references: np.ndarray
 ) -> float:
-    """In float32, as GLUE's published script has them."""
+    """Return the correlation of scores in float32, as GLUE's published script does."""
     check(predictions, references)
     predictions = np.asarray(predictions, dtype=np.float32)
     references = np.asarray(references, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Metrics by name: ours, or modules of the library `evaluate`, each perhaps with arguments."""
+"""Metrics are loaded by name: ours, or modules of the library `evaluate`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARGUMENTS = re.compile(r":(?=\w+=)")  # a colon alone may be part of a path
 def load(
     specs: Iterable[str], sample: Sequence[Any], rows: Mapping[str, Metric]
 ) -> tuple[Metric, ...]:
-    """The metrics that the specs name, in their order.
+    """Return the metrics that the specs name, in their order.
 
     Args:
         specs: each a name of ours, the path of a .py file or of a folder that holds one of its
@@ -70,7 +70,7 @@ def _value(text: str) -> Any:
 
 
 def _with(metric: Metric, options: Options, spec: str, sample: Sequence[Any]) -> Metric:
-    """Our metric with these arguments, after trying them."""
+    """Try our metric with these arguments, and return it with them."""
     if metric.function is None or not options:
         return metric
     function = partial(metric.function, **dict(options))

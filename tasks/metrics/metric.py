@@ -1,4 +1,4 @@
-"""What a metric is: a name, its direction, and the function that computes it."""
+"""A metric is a name, its direction, and the function that computes it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that is measured: its name in results, and which way it is better.
+    """A metric is one number, which has a name in results and is better one way.
 
     Attributes:
         name: the result's key without its prefix and suffix: ``eval_<name><suffix>``.
         greater_is_better: None only of a foreign metric that does not say.
-        function: of predictions and references, both ``(examples,)``; None of what an objective
-            measures itself, such as the loss.
-        max_labels: the largest number of labels that a task may have for it; None is any number.
-        together: of a module with several values, all of them at once by name.
+        function: computes it from predictions and references, both ``(examples,)``. It is None
+            where an objective measures the number itself, such as the loss.
+        max_labels: the largest number of labels that a task may have for it; None is no limit.
+        together: computes all values of a module that has several, by name.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Metric:
 def scores(
     metrics: Sequence[Metric], predictions: np.ndarray, references: np.ndarray
 ) -> dict[str, float]:
-    """Each metric's value by name, without those that an objective measures itself.
+    """Return each metric's value by name, without those that an objective measures itself.
 
     Raises:
         ValueError: if predictions are NaN or infinite, empty, or not one for each reference.

@@ -1,4 +1,4 @@
-"""Rows to batches: tokenised, cut, padded; and the loaders that every script hands to the engine."""
+"""Rows to batches: tokenised, cut, padded, in the loaders that every script gives the engine."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ logger = get_logger(__name__)
 class Loaders:
     """Batches to train on, and of each split to evaluate or predict, by the split's name.
 
-    ``origin`` says of each split where its rows come from (`finetune.data.local.origin`).
+    ``train_rows`` are those of an epoch; ``origin`` says of each split where its rows come from
+    (`finetune.data.local.origin`).
     """
 
     train: DataLoader
+    train_rows: int
     validation: dict[str, DataLoader]
     test: dict[str, DataLoader]
     origin: dict[str, Any]
@@ -68,6 +70,7 @@ def of_splits(
             batch_size=train.per_device_train_batch_size,
             collate_fn=collate,
         ),
+        len(datasets[task.train_split]),
         in_order(task.validation_splits),
         in_order(task.test_splits),
         origin,

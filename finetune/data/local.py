@@ -36,7 +36,7 @@ def read_folder(folder: Path, **settings: Any) -> DatasetDict:
 def read_files(
     reader: str, found: Mapping[str, Iterable[str | Path]], **options: Any
 ) -> DatasetDict:
-    """The rows of each split's files, in a format that `datasets` reads: csv, json, parquet, text."""
+    """The rows of each split's files, which `datasets` reads as csv, json, parquet or text."""
     files = {split: [Path(path).resolve() for path in paths] for split, paths in found.items()}
     names = {split: [str(path) for path in paths] for split, paths in files.items()}
     return _with_origin(files, load_dataset(reader, data_files=names, **options, **_cache(files)))

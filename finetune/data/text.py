@@ -123,20 +123,10 @@ def block_size(
     return chosen
 
 
-def loaders(
-    task: Task,
-    found: dict[str, Text],
-    origin: dict[str, Any],
-    size: int,
-    stride: int | None,
-    train: TrainArguments,
-) -> Loaders:
-    """Batches of training blocks, and of the windows of each other split.
+def training_blocks(task: Task, found: dict[str, Text], size: int) -> Blocks:
+    """The training text in blocks of so many tokens.
 
-    ``origin`` says where the text comes from.
-
-    Raises ``ValueError`` if the training text is shorter than one block, or another split than two
-    tokens.
+    Raises ``ValueError`` if it is shorter than one block.
     """
     blocks = Blocks(found[task.train_split].tokens, size)
     if not len(blocks):
@@ -150,9 +140,25 @@ def loaders(
         f"training text: {len(blocks)} blocks of {size} tokens; the last {blocks.left_over} tokens "
         "are left over and not used"
     )
+    return blocks
 
+
+def loaders(
+    task: Task,
+    found: dict[str, Text],
+    blocks: Blocks,
+    origin: dict[str, Any],
+    stride: int | None,
+    train: TrainArguments,
+) -> Loaders:
+    """Batches of training blocks, and of the windows of each other split.
+
+    ``origin`` says where the text comes from.
+
+    Raises ``ValueError`` if another split than the training's has fewer than two tokens.
+    """
     windows = {
-        split.name: _windows(task, split.name, found[split.name].tokens, size, stride)
+        split.name: _windows(task, split.name, found[split.name].tokens, blocks.size, stride)
         for split in (*task.validation_splits, *task.test_splits)
         if split.name in found
     }

@@ -11,13 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 IGNORED = -100
 
 
-class Blocks(torch.utils.data.Dataset):
+class Blocks(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Training blocks one after another; what is left over at the end is not used.
 
     A row's ``labels`` are its ``input_ids``: the model itself shifts them by one.
     """
 
     def __init__(self, tokens: Tensor, block_size: int) -> None:
+        self.size = block_size
         count = len(tokens) // block_size
         self.left_over = len(tokens) - count * block_size
         self.blocks = tokens[: count * block_size].view(count, block_size)
@@ -30,7 +31,7 @@ class Blocks(torch.utils.data.Dataset):
         return {"input_ids": block, "labels": block, "attention_mask": torch.ones_like(block)}
 
 
-class Windows(torch.utils.data.Dataset):
+class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Evaluation contexts; a row's ``labels`` are the next tokens, -100 where not scored.
 
     With ``stride`` None the contexts lie one after another, the last one shorter, and each but its

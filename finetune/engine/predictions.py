@@ -1,4 +1,4 @@
-"""The files of predictions: one a test split to hand in, one a validation split to compare runs by."""
+"""Files of predictions: for each test split to hand in, for each validation split to compare."""
 
 from __future__ import annotations
 

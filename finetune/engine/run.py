@@ -98,7 +98,7 @@ def summary(trainer: Trainer) -> dict[str, Any]:
     progress = trainer.progress
     last = progress.history[-1]
     kept = last
-    if progress.best_name is not None:
+    if progress.best_name is not None and progress.best_epoch is not None:
         kept = progress.history[progress.best_epoch - 1]
     return {name: value for name, value in kept.items() if name.startswith("eval_")} | {
         "train_loss": progress.train_loss,

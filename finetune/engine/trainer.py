@@ -104,7 +104,7 @@ class Trainer:
         self.updates = Updates(
             loader,
             accelerator,
-            len(loaders.train.dataset),
+            loaders.train_rows,
             train.per_device_train_batch_size,
             train.gradient_accumulation_steps,
         )
@@ -160,7 +160,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on the validation splits, as ``eval_<metric><suffix>``."""
-        found = {}
+        found: dict[str, float] = {}
         for split in self.task.validation_splits:
             measured = self._measure(split, self.validation)
             found |= measured.named("eval", split.key_suffix)
@@ -173,8 +173,8 @@ class Trainer:
         return found
 
     def predict(self) -> dict[str, float]:
-        """Write one file of answers a test split; of known labels also ``test_<metric><suffix>``."""
-        found = {}
+        """Write each test split's answers; ``test_<metric><suffix>`` where its labels are known."""
+        found: dict[str, float] = {}
         for split in self.task.test_splits:
             measured = self._measure(split, self.test)
             found |= measured.named("test", split.key_suffix)
@@ -221,15 +221,15 @@ class Trainer:
         total, tokens = self._summed(sum(weights), sum(own))
         # Undoes the means that accelerate takes over batches and over processes.
         scale = self.updates.accumulation * accelerator.num_processes / total
-        loss_sum = 0.0
+        found = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         for part, weight in zip(window, weights, strict=True):
             is_last = part is window[-1]
             accelerator.sync_gradients = is_last
             with nullcontext() if is_last else accelerator.no_sync(self.model):
                 loss = self.objective.loss(self.model, part.batch)
                 accelerator.backward(loss * (weight * scale))
-            loss_sum += loss.detach().double() * weight
-        loss_sum = self._checked(loss_sum)
+            found += loss.detach().double() * weight
+        loss_sum = self._checked(found)
         self._clip()
         self.optimizer.step()
         if not self.optimizer.step_was_skipped:

@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import skip_first_batches
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from finetune.settings.training import TrainArguments
 
@@ -29,7 +29,7 @@ class Updates:
 
     def __init__(
         self,
-        loader: DataLoader,
+        loader: Any,  # as accelerate prepares it
         accelerator: Accelerator,
         rows: int,
         batch_size: int,

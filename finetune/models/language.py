@@ -83,7 +83,7 @@ def _untrained_config(
 ) -> PreTrainedConfig:
     if arguments.config_name is not None:
         config = AutoConfig.from_pretrained(arguments.config_name)
-    elif arguments.model_type in CONFIG_MAPPING:
+    elif arguments.model_type is not None and arguments.model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[arguments.model_type]()
     else:
         raise refusal(

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer, configuration and model, with the task's labels and the variant's filter."""
+"""A checkpoint's tokenizer, configuration and model, with the task's labels, patched."""
 
 from __future__ import annotations
 

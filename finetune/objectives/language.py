@@ -36,15 +36,13 @@ class LanguageModelling(Objective):
     Attributes:
         task: what is measured; metrics of predictions are of the most likely next tokens.
         texts: each split's tokens and words, by its name.
-        blocks: what is trained on.
-        block_size: tokens of a block, and of a context in evaluation.
+        blocks: what is trained on; a context in evaluation is as long as one of them.
         stride: tokens between contexts; None is the protocol of blocks.
     """
 
     task: Task
     texts: Mapping[str, Text]
     blocks: Blocks
-    block_size: int
     stride: int | None
 
     @property
@@ -72,7 +70,7 @@ class LanguageModelling(Objective):
         """What results must state: the protocol, and what of the training text is used."""
         return {
             "eval_protocol": "block" if self.stride is None else "sliding",
-            "block_size": self.block_size,
+            "block_size": self.blocks.size,
             "stride": self.stride,
             "train_blocks": len(self.blocks),
             "train_left_over_tokens": self.blocks.left_over,

@@ -1,1 +1,1 @@
-"""What a script can be asked for: groups of flags, recipes, the variants' own flags, and reading them."""
+"""What a script can be asked for: groups of flags, the variants' own, recipes, reading them."""

@@ -26,9 +26,12 @@ class SourceArguments:
     max_predict_samples: int | None = flag(
         "Predict the first so many rows of each split.", free=True
     )
-    metric: list[str] | None = flag(
-        "Metrics beside the task's own, each a name (f1), the path of an `evaluate` module, or its "
-        "hub id."
+    metric: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Metrics beside the task's own, each a name (f1), the path of a module of the "
+            "library evaluate, or its hub id; arguments as in f1:average=macro."
+        },
     )
 
     def __post_init__(self) -> None:
@@ -80,8 +83,11 @@ class TuningArguments:
         f"[lora] Scale: alpha / r times the update; default: {LORA['lora_alpha']}."
     )
     lora_dropout: float | None = flag(f"[lora] Dropout before it; default: {LORA['lora_dropout']}.")
-    lora_target_modules: list[str] | None = flag(
-        "[lora] Names of the linear layers, or how they end; default: all of the base."
+    lora_target_modules: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "[lora] Names of the linear layers, or how they end; default: all of the base."
+        },
     )
 
     def __post_init__(self) -> None:

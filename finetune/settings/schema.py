@@ -103,7 +103,7 @@ class Schema(Generic[Data, Model]):
         hints = {n: hint for group in self._groups() for n, hint in get_type_hints(group).items()}
         return {name: variants.flag_kind(hint)[0] for name, hint in hints.items()}
 
-    def _groups(self) -> tuple[type, ...]:
+    def _groups(self) -> tuple[Any, ...]:
         own_flags = variants.flags_of_all(ga.variant_configs())
         return (self.data, self.model, TrainArguments, FilterArguments, own_flags)
 

@@ -80,10 +80,10 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
             helps.setdefault(name, config_field.metadata["help"])
     made = []
     for name, (scalar, is_sequence) in kinds.items():
-        kind = list[scalar] if is_sequence else scalar  # type: ignore[valid-type]
+        annotation: Any = list[scalar] if is_sequence else scalar  # type: ignore[valid-type]
         note = " 'none' is an empty list." if scalar is str and is_sequence else ""
         help = f"[{', '.join(known[name])}] {helps[name]}.{note}".replace("%", "%%")
-        made.append((name, kind | None, flag(help)))
+        made.append((name, annotation | None, flag(help)))
     return make_dataclass("VariantArguments", made)
 
 

@@ -150,7 +150,9 @@ def test_training_text_is_counted(tokenizer, caplog: pytest.LogCaptureFixture) -
     }
     train = TrainArguments(output_dir="unused", per_device_train_batch_size=2)
     with caplog.at_level("INFO"):
-        loaders = texts.loaders(tasks.get("demo", "lm"), found, {}, 16, None, train)
+        task = tasks.get("demo", "lm")
+        blocks = texts.training_blocks(task, found, 16)
+        loaders = texts.loaders(task, found, blocks, {}, None, train)
     assert "2 blocks of 16 tokens; the last 8 tokens are left over" in caplog.text
     assert len(loaders.train) == 1
     assert loaders.test == {}
@@ -226,10 +228,11 @@ def test_refusals_of_sizes(tokenizer) -> None:
     text = texts.Text(torch.zeros(9, dtype=torch.int32), None)
     train = TrainArguments(output_dir="unused")
     with pytest.raises(ValueError, match="is '9 tokens'; allowed: block_size 16 or more"):
-        texts.loaders(task, {"train": text, "validation": text}, {}, 16, None, train)
+        texts.training_blocks(task, {"train": text, "validation": text}, 16)
     short = texts.Text(text.tokens[:1], None)
     with pytest.raises(ValueError, match="'validation' of task demo is '1 tokens'; allowed: 2 or"):
-        texts.loaders(task, {"train": text, "validation": short}, {}, 8, None, train)
+        found = {"train": text, "validation": short}
+        texts.loaders(task, found, texts.training_blocks(task, found, 8), {}, None, train)
 
 
 def test_refusals_of_sources(tmp_path: Path, tokenizer) -> None:

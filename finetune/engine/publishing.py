@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, HfApi
 
 import hf_graphattn as ga
 from finetune.settings.schema import Settings
+from hf_graphattn.adapters import is_adapted
 from hf_graphattn.card import hub_id
 from hf_graphattn.repository import explain
 from tasks import Task
@@ -29,7 +30,7 @@ def push(
     name = settings.train.hub_model_id or folder.resolve().name
     repo_id = api.create_repo(name, exist_ok=True, private=settings.train.hub_private_repo).repo_id
     data = hub_id(settings.data.dataset_name or task.dataset_name)
-    if ga.is_patched(model) and not hasattr(model, "get_base_model"):  # an adapter has PEFT's card
+    if ga.is_patched(model) and not is_adapted(model):  # an adapter has PEFT's card
         card = ga.model_card(
             model,
             repo_id,
@@ -49,17 +50,23 @@ def push(
 def evaluations(
     task: Task, settings: Settings[Any, Any], results: Mapping[str, Any]
 ) -> list[EvalResult]:
-    """One for each number of the run's final evaluation."""
-    return [
-        EvalResult(
-            task_type="text-generation" if task.objective == "lm" else "text-classification",
-            dataset_type=settings.data.dataset_name or task.dataset_name or task.name,
-            dataset_name=task.name,
-            dataset_config=task.dataset_config,
-            dataset_split=task.validation_splits[0].name,
-            metric_type=name.removeprefix("eval_"),
-            metric_value=value,
+    """One for each number of the run's final evaluation, with the split that it was measured on."""
+    found = []
+    # Longer suffixes first, since every key ends in an empty one.
+    splits = sorted(task.validation_splits, key=lambda split: -len(split.key_suffix))
+    for key, value in results.items():
+        if not key.startswith("eval_") or not isinstance(value, float):
+            continue
+        split = next(split for split in splits if key.endswith(split.key_suffix))
+        found.append(
+            EvalResult(
+                task_type="text-generation" if task.objective == "lm" else "text-classification",
+                dataset_type=settings.data.dataset_name or task.dataset_name or task.name,
+                dataset_name=task.name,
+                dataset_config=task.dataset_config,
+                dataset_split=split.name,
+                metric_type=key.removeprefix("eval_").removesuffix(split.key_suffix),
+                metric_value=value,
+            )
         )
-        for name, value in results.items()
-        if name.startswith("eval_") and isinstance(value, float)
-    ]
+    return found

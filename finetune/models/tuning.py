@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 import hf_graphattn as ga
 from finetune.settings.groups import LORA, TuningArguments
+from hf_graphattn.adapters import is_adapted
 from hf_graphattn.training import task_head
 
 logger = get_logger(__name__)
@@ -72,7 +73,7 @@ def _linear_layers(model: PreTrainedModel, heads: list[str]) -> Iterator[str]:
 def save(model: Any, folder: Path, weights: dict[str, Any]) -> None:
     """As `save_pretrained`; beside an adapter, its base's filters, and how both are loaded."""
     model.save_pretrained(folder, state_dict=weights)
-    if hasattr(model, "get_base_model") and ga.is_patched(model):
+    if is_adapted(model) and ga.is_patched(model):
         ga.save_filters(model, folder)
         with (folder / "README.md").open("a", encoding="utf-8") as card:  # PEFT's own card
             card.write(LOADING)

@@ -230,9 +230,10 @@ def test_refusals_of_sizes(tokenizer) -> None:
     with pytest.raises(ValueError, match="is '9 tokens'; allowed: block_size 16 or more"):
         texts.training_blocks(task, {"train": text, "validation": text}, 16)
     short = texts.Text(text.tokens[:1], None)
+    found = {"train": text, "validation": short}
+    blocks = texts.training_blocks(task, found, 8)
     with pytest.raises(ValueError, match="'validation' of task demo is '1 tokens'; allowed: 2 or"):
-        found = {"train": text, "validation": short}
-        texts.loaders(task, found, texts.training_blocks(task, found, 8), {}, None, train)
+        texts.loaders(task, found, blocks, {}, None, train)
 
 
 def test_refusals_of_sources(tmp_path: Path, tokenizer) -> None:

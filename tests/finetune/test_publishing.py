@@ -46,3 +46,14 @@ def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:
         ("f1", 0.5),
         ("accuracy", 0.25),
     ]
+
+
+def test_each_split_has_its_own_evaluations(tmp_path: Path) -> None:
+    """MNLI's second validation set is not told as if it were the first."""
+    settings = SCHEMA.parse(flags(tmp_path, "mnli"))
+    results = {"eval_accuracy": 0.5, "eval_accuracy_mm": 0.25}
+    found = publishing.evaluations(tasks.get("mnli"), settings, results)
+    assert [(each.metric_type, each.dataset_split, each.metric_value) for each in found] == [
+        ("accuracy", "validation_matched", 0.5),
+        ("accuracy", "validation_mismatched", 0.25),
+    ]

@@ -1,0 +1,118 @@
+"""`--metric`: metrics beside the task's own, by name, from a file or the hub, in every script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_code
+from glue_runs import flags, written
+
+from finetune import code_classification, glue, lm
+
+OWN = '''
+import datasets
+import evaluate
+
+
+class Own(evaluate.Metric):
+    """The share of predictions that are wrong."""
+
+    greater_is_better = False
+
+    def _info(self):
+        columns = {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
+        return evaluate.MetricInfo(
+            description="", citation="", features=datasets.Features(columns)
+        )
+
+    def _compute(self, predictions, references):
+        wrong = [p != r for p, r in zip(predictions, references)]
+        return {"wrong": sum(wrong) / len(wrong)}
+'''
+
+
+def own_metric(folder: Path, text: str = OWN) -> str:
+    path = folder / "own.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_classification_is_measured_by_them_too(tmp_path: Path) -> None:
+    glue.main(flags(tmp_path, "cola", "--metric", "accuracy", "f1", own_metric(tmp_path)))
+    found = written(tmp_path)
+    assert {"eval_matthews_correlation", "eval_accuracy", "eval_f1"} <= set(found)
+    assert found["eval_wrong"] == pytest.approx(1 - found["eval_accuracy"])
+    assert found["greater_is_better"] == {
+        "eval_loss": False,
+        "eval_matthews_correlation": True,
+        "eval_accuracy": True,
+        "eval_f1": True,
+        "eval_wrong": False,
+    }
+
+
+def test_the_best_epoch_may_be_that_of_an_own_metric(tmp_path: Path) -> None:
+    own = own_metric(tmp_path)
+    more = ("--metric", own, "--metric_for_best_model", "wrong", "--load_best_model_at_end")
+    glue.main(flags(tmp_path, "cola", *more, "--num_train_epochs", "2"))
+    best = written(tmp_path)["best"]
+    history = [epoch["eval_wrong"] for epoch in written(tmp_path)["history"]]
+    assert (best["metric"], best["value"]) == ("eval_wrong", min(history))
+
+
+def test_a_direction_that_nobody_knows_must_be_given(tmp_path: Path) -> None:
+    own = own_metric(tmp_path, OWN.replace("greater_is_better = False", ""))
+    more = ("--metric", own, "--metric_for_best_model", "wrong")
+    with pytest.raises(ValueError, match=r"metric_for_best_model is 'wrong'; .*greater_is_better"):
+        glue.main(flags(tmp_path, "cola", *more))
+    glue.main(flags(tmp_path, "cola", *more, "--greater_is_better", "false"))
+    assert written(tmp_path)["best"]["metric"] == "eval_wrong"
+
+
+def test_a_language_model_is_measured_on_its_most_likely_tokens(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five six seven eight nine ten\n" * 20)
+    results = lm.main(
+        [
+            *("--model_type", "gpt2", "--config_overrides", "n_layer=1,n_embd=8,n_head=2"),
+            *("--tokenizer_name", "char", "--train_file", str(text), "--block_size", "16"),
+            *("--validation_file", str(text), "--output_dir", str(tmp_path / "out")),
+            *("--max_train_steps", "2", "--metric", "accuracy"),
+        ]
+    )
+    assert 0 <= results["eval_accuracy"] <= 1
+    assert results["greater_is_better"]["eval_accuracy"] is True
+    # A share of the predicted tokens, a whole number of them.
+    right = results["eval_accuracy"] * results["eval_predicted_tokens"]
+    assert right == pytest.approx(round(right), abs=1e-6)
+
+
+def test_written_labels_are_measured_by_them_too(tmp_path: Path) -> None:
+    results = code_classification.main(
+        [
+            *("--task_name", "defect", "--objective", "generate", "--learning_rate", "0"),
+            *("--dataset_name", str(tiny_code.save_data(tmp_path / "data"))),
+            *("--model_name_or_path", str(tiny_code.save_t5(tmp_path / "t5"))),
+            *("--output_dir", str(tmp_path / "out"), "--max_train_steps", "1"),
+            *("--metric", own_metric(tmp_path)),
+        ]
+    )
+    assert results["eval_wrong"] == pytest.approx(1 - results["eval_accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("no/such.py", r"metric is 'no/such\.py'"),
+        ("no_such_metric", r"metric is 'no_such_metric'.*accuracy, f1"),
+        ("someone/else", r"metric is 'someone/else'"),
+    ],
+)
+def test_refusals_come_before_a_model_is_looked_for(
+    tmp_path: Path, spec: str, message: str
+) -> None:
+    argv = flags(tmp_path, "cola", "--metric", spec, "--model_name_or_path", "no/model")
+    with pytest.raises(ValueError, match=message) as caught:
+        glue.main(argv)
+    assert "\n" not in str(caught.value)

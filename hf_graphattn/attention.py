@@ -88,8 +88,13 @@ def _filtered(
 ) -> tuple[Tensor, Tensor | None]:
     """(H V, H if recorded); with a cache, the rows of the new tokens."""
     record = _recording()
-    passes = graph_filter.operands + 1
-    name = backends.choose(graph_filter.backend, graph_filter.backends, inputs, passes)
+    name = backends.choose(
+        graph_filter.backend,
+        graph_filter.backends,
+        inputs,
+        passes=graph_filter.operands + 1,
+        fits=graph_filter.fits,
+    )
     if record and name != "eager":
         _say_attentions_need_eager(name)
         name = "eager"

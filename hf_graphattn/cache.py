@@ -149,7 +149,7 @@ class CachedAttention(Attention):
 
     def __init__(self, inner: Attention, layer: OperandLayer, every_value: Tensor) -> None:
         super().__init__(inner.inputs)
-        self.name = inner.name  # type: ignore[misc]
+        self.name = inner.name
         self.inner, self.layer = inner, layer
         self.every_value: Tensor = every_value
         self.calls = 0

@@ -8,12 +8,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    # The kernels then run on the CPU. Triton reads this when it is imported: transformers does it.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from tiny import MODELS
 
 import hf_graphattn as ga
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # the kernels run on the CPU; read when they are imported
 
 torch.set_num_threads(1)  # pytest-xdist runs one process a core
 

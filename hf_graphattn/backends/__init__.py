@@ -1,32 +1,34 @@
 """How `A x` is computed; a backend never changes what is computed.
 
-`eager` keeps A, `sdpa` makes a fused pass a call, and so do, only where asked for,
-`flash_attention_2` and `flex_attention`; `blockwise` and `triton` leave the work to a variant's own
-kernel. An explicit request is never replaced by another backend: what it cannot compute is refused.
-`auto` chooses by the rule in `choose`.
+`eager` keeps A, `sdpa` makes a fused pass at each call, and so do `flash_attention_2` and
+`flex_attention`, which are used only where asked for. `blockwise` and `triton` leave the work to a
+variant's own kernel. A backend that was asked for is never replaced by another: what it cannot
+compute is refused. "auto" chooses by the rule in `choose`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hf_graphattn.errors import refusal
 
 from .base import Attention, AttentionInputs, attention_matrix
+from .blockwise import BlockwiseAttention
 from .eager import EagerAttention
 from .flash import FlashAttention
 from .flex import FlexAttention
 from .sdpa import SdpaAttention
 from .triton import TritonAttention
 
-_BACKENDS: dict[str, type[Attention]] = {
-    "eager": EagerAttention,
-    "sdpa": SdpaAttention,
-    "flash_attention_2": FlashAttention,
-    "flex_attention": FlexAttention,
-    "blockwise": Attention,
-    "triton": TritonAttention,
-}
+CLASSES: tuple[type[Attention], ...] = (
+    BlockwiseAttention,
+    EagerAttention,
+    FlashAttention,
+    FlexAttention,
+    SdpaAttention,
+    TritonAttention,
+)
+_BACKENDS = {backend.name: backend for backend in CLASSES}
 
 
 def check(backend: object, supported: Iterable[str]) -> str:
@@ -46,18 +48,24 @@ def check(backend: object, supported: Iterable[str]) -> str:
 
 
 def choose(
-    requested: str, supported: tuple[str, ...], inputs: AttentionInputs, passes: int = 1
+    requested: str,
+    supported: tuple[str, ...],
+    inputs: AttentionInputs,
+    passes: int = 1,
+    fits: Callable[[str, AttentionInputs], bool] = lambda backend, inputs: True,
 ) -> str:
     """The backend for one call of an attention layer, whose filter attends `passes` times.
 
     "auto" takes the first that the filter supports and that says it is right for the device, the
-    dropout and the call.
+    dropout and the call. `fits` is the filter's own word: whether its kernel for a backend, if it
+    has one, can take the call.
     """
     if requested != "auto":
         return requested
-    allowed = _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0)
-    fitting = (name for name in allowed if _BACKENDS[name].takes(inputs, passes))
-    return next(fitting, supported[0])
+    for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0):
+        if _BACKENDS[name].takes(inputs, passes) and fits(name, inputs):
+            return name
+    return supported[0]
 
 
 def explain(
@@ -66,13 +74,14 @@ def explain(
     """(backend, why it is used on this type of device), in the words of `ga.report`."""
     if requested != "auto":
         return requested, "asked for"
-    chosen, dropped = (_automatic(supported, device, dropout)[0] for dropout in (False, True))
+    allowed = _automatic(supported, device, dropout=False)
+    chosen, dropped = allowed[0], _automatic(supported, device, dropout=True)[0]
     others = ["for short sequences"] if _BACKENDS[chosen].leaves_short(device, passes) else []
     others += ["under attention dropout"] if dropped != chosen else []
     if others:
         return chosen, f"auto; eager {' and '.join(others)}"
     if chosen == "triton":
-        return chosen, "auto; blockwise where the kernels do not fit"
+        return chosen, f"auto; {allowed[1]} where the kernels do not fit"
     return chosen, "auto: memory linear in the length"
 
 

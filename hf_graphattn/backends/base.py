@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,9 +69,9 @@ def _bias(
 
 
 class Attention:
-    """One call's attention. On its own it has inputs only: for variants with their own kernel."""
+    """One call of an attention layer, computed by one backend. Each backend is a subclass."""
 
-    name: ClassVar[str] = "blockwise"
+    name: str  # the backend's
     every_value: Tensor | None = None  # the values of all keys, where a cache holds earlier ones
 
     @classmethod
@@ -104,4 +103,4 @@ class Attention:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`A x`, (B, H, Nq, D) from (B, H, Nk, D)."""
-        raise NotImplementedError(f"backend {self.name!r} leaves A x to the variant's kernel")
+        raise NotImplementedError(f"backend {self.name!r} computes no A x: variants' kernels do")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from .base import Attention, attention_matrix
@@ -12,7 +10,7 @@ from .base import Attention, attention_matrix
 class EagerAttention(Attention):
     """`attend` with A kept: dropped out once, the same A at every call."""
 
-    name: ClassVar[str] = "eager"
+    name = "eager"
 
     _matrix: Tensor | None = None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 class FlashAttention(Attention):
     """`attend` by passes of flash_attn."""
 
-    name: ClassVar[str] = "flash_attention_2"
+    name = "flash_attention_2"
 
     @classmethod
     def automatic(cls, device: str, dropout: bool) -> bool:

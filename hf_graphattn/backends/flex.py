@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ WITHOUT_BACKWARD = ("cpu", "mps")  # devices
 class FlexAttention(Attention):
     """`attend` by passes of flex attention."""
 
-    name: ClassVar[str] = "flex_attention"
+    name = "flex_attention"
 
     @classmethod
     def automatic(cls, device: str, dropout: bool) -> bool:

@@ -6,8 +6,6 @@ torch's kernels have guaranteed that since 2.5, and a second pass would meet its
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -20,7 +18,7 @@ KEPT_ELEMENTS = 2**22  # of (B, H, Nq, Nk): 16 MB a layer in float32
 class SdpaAttention(Attention):
     """`attend` by fused passes."""
 
-    name: ClassVar[str] = "sdpa"
+    name = "sdpa"
 
     @classmethod
     def automatic(cls, device: str, dropout: bool) -> bool:

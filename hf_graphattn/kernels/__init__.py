@@ -1,1 +1,1 @@
-"""Kernels of the variants that fused attention cannot compute. Plain torch in, plain torch out."""
+"""Kernels of variants that fused attention cannot compute: a reference beside each."""

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from hf_graphattn.backends import AttentionInputs
 from hf_graphattn.errors import refusal
+from hf_graphattn.kernels.base import Kernel
 
 
 class Attend(Protocol):
@@ -25,7 +27,7 @@ class Attend(Protocol):
     name: str  # the backend's name
 
     @property
-    def inputs(self) -> Any: ...  # query, key, mask ...: for the variants that need more than A x
+    def inputs(self) -> AttentionInputs: ...  # for the kernels of variants
 
     @property
     def every_value(self) -> Tensor | None: ...  # in cached generation, the values of all keys
@@ -136,6 +138,8 @@ class GraphFilter(nn.Module):
 
     # The backends that can compute it, in the order in which "auto" prefers them.
     backends: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2", "flex_attention")
+    # Its own kernels, by the backend that runs them; the other backends compute `attend`.
+    kernels: ClassVar[Mapping[str, Kernel]] = {}
     backend: str = "auto"  # what the user asked for; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first: cached generation keeps what they get
 
@@ -164,6 +168,11 @@ class GraphFilter(nn.Module):
         length = value.shape[-2]
         identity = torch.eye(length, dtype=value.dtype, device=value.device)
         return self(attend, identity.expand(*value.shape[:2], length, length))
+
+    def fits(self, backend: str, inputs: AttentionInputs) -> bool:
+        """Whether "auto" may use this backend for this call: a kernel of the filter has limits."""
+        kernel = self.kernels.get(backend)
+        return kernel is None or kernel.fits(inputs)
 
     def scalar(self, name: str) -> float | Tensor:
         """A scalar ready to multiply (B, H, N, D): a number, or a tensor of shape (H, 1, 1)."""

@@ -63,7 +63,8 @@ class PLaTConfig(VariantConfig):
 class PLaTFilter(GraphFilter):
     """The filter of `PLaTConfig`. It reads the attention's inputs, not only `A x`."""
 
-    backends: ClassVar[tuple[str, ...]] = ("triton", "blockwise", "eager")
+    kernels = plat.KERNELS
+    backends = (*plat.KERNELS, "eager")
 
     def __init__(self, config: PLaTConfig, num_heads: int) -> None:
         super().__init__(config, num_heads)
@@ -71,10 +72,9 @@ class PLaTFilter(GraphFilter):
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         p, values = self.scalar("p"), _values(attend, value)
-        if attend.name == "eager":
-            return plat.naive(attend.matrix, values, p, self.eps)
-        kernel = plat.triton if attend.name == "triton" else plat.blockwise
-        return kernel(attend.inputs, values, p, self.eps)
+        if attend.name in self.kernels:
+            return self.kernels[attend.name].compute(attend.inputs, values, p, self.eps)
+        return plat.naive(attend.matrix, values, p, self.eps)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """The weights after the factor, (B, H, N, N); times the values, the output."""

@@ -266,19 +266,30 @@ def test_a_filter_under_the_backend() -> None:
 def test_what_it_does_not_take_is_refused(query: Tensor, expected: str) -> None:
     inputs = inputs_of(query, query, None, False)
     with pytest.raises(ga.GraphAttentionError, match=expected):
-        make("triton", inputs)
-    assert query.is_meta or not TritonAttention.takes(inputs, 1)
+        ga.PLaTConfig().build(2)(make("triton", inputs), query)
+    assert query.is_meta or not ga.PLaTConfig().build(2).fits("triton", inputs)
 
 
 def test_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    supported = ga.PLaTConfig().build(2).backends
+    graph_filter = ga.PLaTConfig().build(2)
+    monkeypatch.setattr(TritonAttention, "automatic", lambda device, dropout: True)
     bias = torch.zeros(1, 2, 5, 5)
     query = torch.empty(2, 2, 5, 16)
-    assert TritonAttention.takes(inputs_of(query, query, bias, False), 1)
-    learned = bias.requires_grad_()
-    assert not TritonAttention.takes(inputs_of(query, query, learned, False), 1)
+
+    def chosen(query: Tensor, mask: Tensor) -> str:
+        inputs = inputs_of(query, query, mask, False)
+        return choose("auto", graph_filter.backends, inputs, fits=graph_filter.fits)
+
+    assert chosen(query, bias) == "triton"
+    assert chosen(query.double(), bias) == "blockwise"
+    assert chosen(query, bias.requires_grad_()) == "blockwise"
+
+
+def test_the_report_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    supported = ga.PLaTConfig().build(2).backends
     monkeypatch.setattr("hf_graphattn.backends.triton._missing", lambda: None)
-    assert backends.explain("auto", supported, "cuda")[0] == "triton"
+    name, why = backends.explain("auto", supported, "cuda")
+    assert (name, why) == ("triton", "auto; blockwise where the kernels do not fit")
     monkeypatch.setattr("hf_graphattn.backends.triton._missing", lambda: "no Triton")
     assert backends.explain("auto", supported, "cuda")[0] == "blockwise"
 
@@ -328,7 +339,7 @@ def test_they_compile_for_a_gpu_and_fit_its_shared_memory(
 ) -> None:
     """The interpreter runs what the compiler may refuse. 99 KB is what small GPUs have."""
     rows, keys = _block({"bf16": torch.bfloat16, "fp32": torch.float32}[dtype], width)
-    program = Path(__file__).with_name("triton_compile.py")
+    program = Path(__file__).parents[1] / "triton_compile.py"
     settings = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(program), dtype, *map(str, (width, rows, keys)), mask]
     done = subprocess.run(command, capture_output=True, text=True, env=settings)

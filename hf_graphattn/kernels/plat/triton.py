@@ -15,8 +15,33 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.errors import refusal
 
 from .naive import Values
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST = 128  # of a head: what a block's shared memory holds
+GRID = 2**16 - 1  # batch times heads: CUDA's limit of a grid's second axis
+
+
+def fits(inputs: AttentionInputs) -> bool:
+    """Whether "auto" may use the kernels for this call.
+
+    They could take a mask with a gradient too, but would make the gradient whole, (B, H, Nq, Nk).
+    """
+    learned_mask = inputs.mask is not None and inputs.mask.requires_grad
+    return not learned_mask and all(within for *_, within in _limits(inputs))
+
+
+def _limits(inputs: AttentionInputs) -> tuple[tuple[str, object, str, bool], ...]:
+    """What the kernels limit: its name, what it is in this call, what is allowed, and if it is."""
+    query = inputs.query
+    batch, heads, _, width = query.shape
+    return (
+        ("dtype", query.dtype, ", ".join(map(str, DTYPES)), query.dtype in DTYPES),
+        ("head width", width, f"at most {WIDEST}", width <= WIDEST),
+        ("batch times heads", batch * heads, f"at most {GRID}", batch * heads <= GRID),
+    )
 
 
 def triton(
@@ -31,7 +56,15 @@ def triton(
     Keys and `values.every` may have fewer heads than the queries, without being repeated. The
     gradient of an additive mask is made whole, (B, H, Nq, Nk), before it is summed to the mask's
     shape. `block`: rows and keys a block, powers of 2 from 16.
+
+    Raises:
+        GraphAttentionError: the call is beyond the kernels' limits.
     """
+    for what, given, allowed, within in _limits(inputs):
+        if not within:
+            raise refusal(
+                f"the {what} under backend 'triton'", given, allowed, "Patch with 'blockwise'."
+            )
     query, dtype = inputs.query, _common(inputs.query, values.every)
     assert values.every.shape[-1] == query.shape[-1], "the kernels know one width"
     heads = query.shape[1]

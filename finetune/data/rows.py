@@ -27,7 +27,7 @@ def load(arguments: SourceArguments, family: str, predict: bool) -> tuple[Task, 
 def checked(
     task: Task, rows: DatasetDict, arguments: SourceArguments, predict: bool
 ) -> DatasetDict:
-    """The needed splits, cut to their limits: text columns, and ``labels`` where not hidden."""
+    """The needed splits, cut to their limits: input columns, and ``labels`` where not hidden."""
     needed = needed_splits(task, predict)
     check_splits(task, rows, needed)
     limits = sample_limits(arguments, task)
@@ -53,12 +53,12 @@ def check_splits(task: Task, rows: DatasetDict, needed: Sequence[str]) -> None:
             )
         has_labels = task.label_column and name not in hidden
         labels = (task.label_column,) if has_labels else ()
-        for column in (*task.text_columns, *labels):
+        for column in (*task.input_columns, *labels):
             if column not in rows[name].column_names:
                 raise refusal(
                     f"split {name!r} of task {task.name}",
                     f"without column {column!r}",
-                    f"rows with {', '.join((*task.text_columns, *labels))}; it has "
+                    f"rows with {', '.join((*task.input_columns, *labels))}; it has "
                     f"{', '.join(rows[name].column_names)}",
                     "Rename its columns, or choose another task_name.",
                 )
@@ -79,20 +79,20 @@ def first_rows(rows: Dataset, limit: int | None) -> Dataset:
 
 
 def _labelled(task: Task, name: str, rows: Dataset) -> Dataset:
-    """The text columns, and ``labels`` as the task's integers or scores, unless they are hidden."""
-    texts = rows.select_columns(list(task.text_columns))
+    """The input columns, and ``labels`` as the task's integers or scores, unless they are hidden."""
+    inputs = rows.select_columns(list(task.input_columns))
     is_test = name in {split.name for split in task.test_splits}
     if is_test and (
         task.label_column not in rows.column_names
         or any(label in (HIDDEN_LABEL, None) for label in rows.unique(task.label_column))
     ):
-        return texts
+        return inputs
     try:
         known = {value: _label(task, value) for value in rows.unique(task.label_column)}
     except ValueError as error:
         raise ValueError(f"In split {name!r}: {error}") from None
     labels: Any = [known[value] for value in rows[task.label_column]]
-    return texts.add_column("labels", labels)
+    return inputs.add_column("labels", labels)
 
 
 def _label(task: Task, value: Any) -> int | float:

@@ -23,6 +23,7 @@ from finetune.settings.schema import Settings
 from tasks import Task
 
 logger = get_logger(__name__)
+CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
 
 
 def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
@@ -47,7 +48,7 @@ def load_config(
     """
     config = AutoConfig.from_pretrained(arguments.model_name_or_path)
     own_labels = [str(name) for _, name in sorted(config.id2label.items())]
-    has_head = any("ForSequenceClassification" in name for name in config.architectures or [])
+    has_head = any(name.endswith(CLASSIFIERS) for name in config.architectures or [])
     count = len(task.label_names) or 1
     if has_head and len(own_labels) != count and not arguments.ignore_mismatched_sizes:
         raise refusal(
@@ -57,7 +58,7 @@ def load_config(
             f"{', '.join(own_labels)}",
             "Choose another, or give ignore_mismatched_sizes for a new head.",
         )
-    if config.pad_token_id is None:
+    if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = pad_token_id
     if task.objective == "regress":
         config.num_labels, config.problem_type = 1, "regression"

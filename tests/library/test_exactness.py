@@ -11,6 +11,7 @@ import copy
 import published
 import pytest
 import torch
+from cases import VARIANT_CASES
 from tiny import HEADS, MODELS, ROWS, inputs
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -20,12 +21,6 @@ import hf_graphattn as ga
 ALL = ("w_0", "w_1", "w_K")
 ORDER = 4
 TOLERANCE = 1e-4
-NEUTRAL = {
-    "gfsa": ga.GFSAConfig(order=5, trainable=ALL),
-    "laplacian": ga.LaplacianConfig(step=0.0, trainable=("step",)),
-    "plat": ga.PLaTConfig(p=2.0, trainable=("p",)),
-    "polynomial": ga.PolynomialConfig(coefficients=(0.0, 1.0, 0.0, 0.0)),
-}
 
 
 def pair(
@@ -182,7 +177,7 @@ def test_dropout_acts_once_on_the_kept_matrix(architecture: str, backend: str) -
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-@pytest.mark.parametrize("variant", NEUTRAL)
+@pytest.mark.parametrize("variant", VARIANT_CASES)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_neutral_scalars_give_the_original_logits(
     architecture: str, variant: str, backend: str
@@ -192,7 +187,7 @@ def test_neutral_scalars_give_the_original_logits(
     for padding in ROWS[architecture].padding:
         batch = inputs(model, padding)
         original = outputs(model, batch)
-        ga.patch_model(model, NEUTRAL[variant], backend=backend)
+        ga.patch_model(model, VARIANT_CASES[variant].neutral, backend=backend)
         assert_same(outputs(model, batch), original, 1e-5)
         ga.unpatch_model(model)
 

@@ -36,6 +36,10 @@ UNCACHED = {  # what must come out, where it is asked for otherwise
 }
 
 
+def test_every_variant_generates() -> None:
+    assert set(VARIANTS) == set(ga.variant_configs())
+
+
 def generator(architecture: str, config: ga.VariantConfig, **patch: str) -> PreTrainedModel:
     torch.manual_seed(0)
     # An untied head: a tied random one repeats its input, whatever the attention does.
@@ -134,8 +138,8 @@ def test_generate_goes_on_with_the_cache_of_the_turn_before(architecture: str, v
         ids = torch.cat([ids, torch.randint(3, 60, (1, 3))], dim=1)
 
 
-def test_gfsa_keeps_one_tensor_more_and_the_others_none():
-    for variant, widths in (("gfsa", 2), ("laplacian", 1), ("plat", 1)):
+def test_a_cache_keeps_a_tensor_more_for_each_pass_after_the_first():
+    for variant, widths in (("gfsa", 2), ("laplacian", 1), ("plat", 1), ("polynomial", 3)):
         model = generator("GPT-2", VARIANTS[variant])
         cache = DynamicCache(config=model.config)
         model(torch.randint(3, 60, (1, 5)), past_key_values=cache)

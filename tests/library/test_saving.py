@@ -30,6 +30,10 @@ def patched(architecture: str, variant: str = "gfsa", **build: object):
     return model
 
 
+def test_every_variant_is_saved() -> None:
+    assert set(CONFIGS) == set(ga.variant_configs())
+
+
 @pytest.mark.parametrize("variant", CONFIGS)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_a_saved_model_comes_back_bit_for_bit(architecture: str, variant: str, tmp_path: Path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from finetune.settings.training import LAST
 
 logger = get_logger(__name__)
 STATE = "state.json"
-FORMAT = 1
+FORMAT = 2  # 1: the model's configuration was told with the versions that wrote it
 _NAME = re.compile(r"step_(\d+)")
 
 
@@ -106,14 +106,27 @@ def find(asked: str, folder: Path) -> Path:
     return path
 
 
-def load(accelerator: Accelerator, path: Path, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+def load(
+    accelerator: Accelerator,
+    path: Path,
+    fingerprint: Callable[[int], Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+) -> dict[str, Any]:
     """Restore model, optimizer, schedule, scaler and random states; returns the progress.
+
+    Args:
+        accelerator: what has prepared the model and the others.
+        path: the checkpoint.
+        fingerprint: of this run, in the format of which the number is given.
+        defaults: of the flags, since an earlier version may have lacked some of them.
 
     Raises ``CheckpointError`` if the checkpoint is of a run with other settings, model or data.
     """
     state = _state(path)
-    found = differences(state["fingerprint"], fingerprint)
-    if state["format"] != FORMAT:
+    if state["format"] in range(1, FORMAT + 1):
+        now = fingerprint(state["format"])
+        found = differences(state["fingerprint"], now, defaults)
+    else:
         found = [f"format: {state['format']} -> {FORMAT}"]
     if found:
         raise CheckpointError(

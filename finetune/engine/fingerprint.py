@@ -16,6 +16,7 @@ from finetune.settings.schema import Settings
 
 DIGITS = 16
 CHUNK = 1000  # rows hashed at a time
+MODEL = "model configuration"
 
 
 def fingerprint(
@@ -28,19 +29,40 @@ def fingerprint(
 
     ``data`` are the data sets by the name of their use; of each its rows are hashed.
     """
-    config = {n: v for n, v in model_config.to_dict().items() if n != "_name_or_path"}
-    found = {name: _path(value) for name, value in settings.deciding().items()}
+    paths = settings.paths()
+    found = {
+        name: _from_everywhere(value) if name in paths else value
+        for name, value in settings.deciding().items()
+    }
     found |= {f"{name} data": data_digest(dataset) for name, dataset in data.items()}
     found |= {
-        "model configuration": _digest([json.dumps(config, sort_keys=True, default=str).encode()]),
+        MODEL: _config_digest(_without_versions(model_config.to_dict())),
         "processes": accelerator.num_processes,
         "mixed_precision": accelerator.mixed_precision,
     }
-    return json.loads(json.dumps(found, default=str))
+    return _plain(found)
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One line ``name: before -> now`` for each value that differs."""
+def as_told_by(version: int, found: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
+    """The fingerprint as the format of an earlier version's checkpoints has it."""
+    if version > 1:
+        return dict(found)
+    # Format 1, of hf_graphattn 0.1.0, told the versions with the model's configuration.
+    config = model_config.to_dict()
+    if config.get("graph_attn"):
+        config["graph_attn"] = config["graph_attn"] | {"hf_graphattn": "0.1.0"}
+    return {**found, MODEL: _config_digest(config)}
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> list[str]:
+    """One line ``name: before -> now`` for each value that differs.
+
+    ``defaults`` are what flags were that the earlier version did not have.
+    """
+    known = {name: value for name, value in _plain(defaults or {}).items() if name in now}
+    before = {**known, **before}
     names = [*before, *(name for name in now if name not in before)]
     return [
         f"{name}: {before.get(name)!r} -> {now.get(name)!r}"
@@ -78,8 +100,28 @@ def _digest(parts: Any) -> str:
     return total.hexdigest()[:DIGITS]
 
 
-def _path(value: Any) -> Any:
-    """A path as it is from everywhere, so that another working folder is no other run."""
+def _config_digest(config: Mapping[str, Any]) -> str:
+    kept = {name: value for name, value in config.items() if name != "_name_or_path"}
+    return _digest([json.dumps(kept, sort_keys=True, default=str).encode()])
+
+
+def _without_versions(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's configuration without the versions that wrote it."""
+    kept = {name: value for name, value in config.items() if name != "transformers_version"}
+    if kept.get("graph_attn"):
+        own = kept["graph_attn"]
+        kept["graph_attn"] = {name: own[name] for name in own if name != "hf_graphattn"}
+    return kept
+
+
+def _from_everywhere(value: Any) -> Any:
+    """A path as it is from every working folder, so that another one is no other run."""
+    if isinstance(value, list):
+        return [_from_everywhere(item) for item in value]
     if isinstance(value, str) and value and Path(value).exists():
         return str(Path(value).resolve())
     return value
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(values, default=str))

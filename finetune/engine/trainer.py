@@ -23,7 +23,7 @@ from transformers import get_scheduler
 import hf_graphattn as ga
 from finetune.data.loaders import Loaders
 from finetune.engine import checkpoints, predictions
-from finetune.engine.fingerprint import fingerprint
+from finetune.engine.fingerprint import as_told_by, fingerprint
 from finetune.engine.progress import Progress, Selection, StepLog
 from finetune.engine.updates import Portion, Updates, plan
 from finetune.errors import DivergedError, refusal
@@ -135,7 +135,13 @@ class Trainer:
         Raises ``CheckpointError`` if there is none, it is damaged, or of another run.
         """
         path = checkpoints.find(asked, self.folder)
-        found = checkpoints.load(self.accelerator, path, self.fingerprint)
+        config = self.accelerator.unwrap_model(self.model).config
+        found = checkpoints.load(
+            self.accelerator,
+            path,
+            lambda version: as_told_by(version, self.fingerprint, config),
+            self.settings.defaults(),
+        )
         self.progress = Progress(**found)
         if self.accelerator.is_main_process:
             checkpoints.bring_best(path, self.folder, self.progress.best_name)

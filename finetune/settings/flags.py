@@ -8,14 +8,19 @@ from typing import Any
 
 from finetune.errors import refusal
 
+PATH = "PATH"  # how the word that --help has for a value ends where it may name a file or folder
+ID_OR_PATH = f"ID_OR_{PATH}"
 
-def flag(help: str, default: Any = None, *, free: bool = False) -> Any:
+
+def flag(help: str, default: Any = None, *, free: bool = False, path: str | None = None) -> Any:
     """A dataclass field that becomes a flag with this help.
 
     A ``free`` flag may differ between a run and its resumption: it changes no number of the run,
-    and is left out when two runs are compared.
+    and is left out when two runs are compared. ``path`` is what --help calls the value of a flag
+    that may name a file or a folder.
     """
-    return field(default=default, compare=not free, metadata={"help": help})
+    shown = {} if path is None else {"metavar": path}
+    return field(default=default, compare=not free, metadata={"help": help, **shown})
 
 
 def at_least(arguments: object, least: float, *names: str) -> None:

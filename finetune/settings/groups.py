@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import at_least, flag
+from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
 LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
@@ -17,10 +17,12 @@ class SourceArguments:
     """Which rows to train on and to measure."""
 
     task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
-    dataset_name: str | None = flag("Hub id, or local folder of its layout, instead of the task's.")
-    train_file: str | None = flag("Own csv, json or parquet file to train on.")
-    validation_file: str | None = flag("Own file to evaluate on.")
-    test_file: str | None = flag("Own file to predict, with do_predict.", free=True)
+    dataset_name: str | None = flag(
+        "Hub id, or local folder of its layout, instead of the task's.", path=ID_OR_PATH
+    )
+    train_file: str | None = flag("Own csv, json or parquet file to train on.", path=PATH)
+    validation_file: str | None = flag("Own file to evaluate on.", path=PATH)
+    test_file: str | None = flag("Own file to predict, with do_predict.", free=True, path=PATH)
     max_train_samples: int | None = flag("Train on the first so many rows.")
     max_eval_samples: int | None = flag("Evaluate on the first so many rows of each split.")
     max_predict_samples: int | None = flag(
@@ -30,7 +32,8 @@ class SourceArguments:
         default=None,
         metadata={
             "help": "Metrics beside the task's own, each a name (f1), the path of a module of the "
-            "library evaluate, or its hub id; arguments as in f1:average=macro."
+            "library evaluate, or its hub id; arguments as in f1:average=macro.",
+            "metavar": f"NAME_OR_{PATH}",
         },
     )
 
@@ -54,16 +57,19 @@ class DataArguments(SourceArguments):
 class ModelSource:
     """Where the model comes from, as far as every script has it."""
 
-    model_name_or_path: str | None = flag("Hub id or folder, plain or patched.")
-    tokenizer_name: str | None = flag("Tokenizer, where it is not the model's own.")
+    model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", path=ID_OR_PATH)
+    tokenizer_name: str | None = flag(
+        "Tokenizer, where it is not the model's own.", path=ID_OR_PATH
+    )
 
 
 @dataclass
 class ModelArguments(ModelSource):
     """Where the model comes from."""
 
-    model_name_or_path: str = field(metadata={"help": "Hub id or folder, plain or patched."})
-    tokenizer_name: str | None = flag("Tokenizer, where it is not the model's own.")
+    model_name_or_path: str = field(
+        metadata={"help": "Hub id or folder, plain or patched.", "metavar": ID_OR_PATH}
+    )
     ignore_mismatched_sizes: bool = flag(
         "Replace a head that has other labels by a new one.", False
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import at_least, flag
+from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.groups import ModelSource, SourceArguments
 
 CHARACTERS = "char"
@@ -16,7 +16,7 @@ CHARACTERS = "char"
 class LanguageDataArguments(SourceArguments):
     """The text, how it is cut for training, and how it is measured."""
 
-    train_file: str | None = flag("Own txt, csv, json or parquet file to train on.")
+    train_file: str | None = flag("Own txt, csv, json or parquet file to train on.", path=PATH)
     dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
     text_column: str | None = flag("Column with the text, where it is not the task's.")
     validation_split_percentage: float | None = flag(
@@ -62,15 +62,20 @@ class LanguageDataArguments(SourceArguments):
 class LanguageModelArguments(ModelSource):
     """A checkpoint to start from, or a configuration to start from nothing."""
 
-    model_name_or_path: str | None = flag("Hub id or folder to start from, plain or patched.")
-    config_name: str | None = flag("Hub id or folder of a configuration, for untrained weights.")
+    model_name_or_path: str | None = flag(
+        "Hub id or folder to start from, plain or patched.", path=ID_OR_PATH
+    )
+    config_name: str | None = flag(
+        "Hub id or folder of a configuration, for untrained weights.", path=ID_OR_PATH
+    )
     model_type: str | None = flag("The same from transformers' defaults of this type: gpt2 ...")
     config_overrides: str | None = flag(
         "Changes to that configuration, like n_embd=384,n_layer=6,resid_pdrop=0.2."
     )
     tokenizer_name: str | None = flag(
         f"Tokenizer, where it is not the model's own; {CHARACTERS}: one token for each character "
-        "of the training text."
+        "of the training text.",
+        path=ID_OR_PATH,
     )
 
     def __post_init__(self) -> None:

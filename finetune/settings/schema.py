@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from decimal import Decimal
 from typing import Any, Generic, NoReturn, TypeVar, get_type_hints
 
@@ -18,6 +18,7 @@ from transformers.hf_argparser import string_to_bool
 import hf_graphattn as ga
 from finetune.errors import Refused, refusal
 from finetune.settings import recipes, variants
+from finetune.settings.flags import PATH
 from finetune.settings.groups import FilterArguments, ModelSource, SourceArguments
 from finetune.settings.training import TrainArguments
 
@@ -42,8 +43,16 @@ class Settings(Generic[Data, Model]):
 
     def deciding(self) -> dict[str, Any]:
         """The flags that decide the run's numbers: all but the free ones."""
-        free = {f.name for group in self._groups() for f in fields(group) if not f.compare}
+        free = {f.name for f in self._fields() if not f.compare}
         return {name: value for name, value in self.flat().items() if name not in free}
+
+    def defaults(self) -> dict[str, Any]:
+        """What each flag is where it is not given, of those that need not be given."""
+        return {f.name: f.default for f in self._fields() if f.default is not MISSING}
+
+    def paths(self) -> set[str]:
+        """The names of the flags whose values may be files or folders."""
+        return {f.name for f in self._fields() if f.metadata.get("metavar", "").endswith(PATH)}
 
     def learns_scalars(self) -> bool:
         """Whether the filter has scalars that are trained."""
@@ -51,6 +60,10 @@ class Settings(Generic[Data, Model]):
 
     def _groups(self) -> Iterator[Any]:
         yield from (self.data, self.model, self.train, self.filter)
+
+    def _fields(self) -> Iterator[Field[Any]]:
+        for group in (*self._groups(), *([] if self.variant is None else [self.variant])):
+            yield from fields(group)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from tiny_run import trainer
 
 from finetune.engine import checkpoints, storage
+from finetune.engine.fingerprint import differences
 from finetune.engine.progress import LOG
 from finetune.engine.trainer import Trainer
 
@@ -240,6 +241,28 @@ def test_another_model_and_other_data_are_refused(killed: Path) -> None:
     (killed / "bert" / "config.json").write_text(json.dumps(config))
     with pytest.raises(checkpoints.CheckpointError, match="model configuration"):
         resumed(killed, *SAVING)
+
+
+def test_versions_and_new_flags_are_no_difference(killed: Path) -> None:
+    """A checkpoint outlives an upgrade of transformers, and a flag that it does not know."""
+    started = run(killed, *SAVING)
+    found = started.fingerprint
+    config = started.accelerator.unwrap_model(started.model).config
+    config.transformers_version = "9.0"
+    assert run(killed, *SAVING).fingerprint == found
+    before = {name: value for name, value in found.items() if name != "warmup_ratio"}
+    assert differences(before, found, started.settings.defaults()) == []
+    other = found | {"warmup_ratio": 0.5}
+    assert differences(before, other, started.settings.defaults()) == ["warmup_ratio: 0.0 -> 0.5"]
+
+
+def test_a_folder_called_like_a_variant_is_no_other_run(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (killed / "gfsa").mkdir()
+    found = run(killed, *SAVING).fingerprint
+    monkeypatch.chdir(killed)
+    assert run(killed, *SAVING).fingerprint == found
 
 
 def test_where_there_is_none_the_allowed_are_listed(killed: Path) -> None:

@@ -20,7 +20,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/imports.py --rounds 3 --output runs/bench/imports.json
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .

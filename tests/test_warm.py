@@ -1,0 +1,87 @@
+"""A warm Python is used as any other: what it is given, what it gives, how it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import warm
+
+pytestmark = pytest.mark.skipif(
+    warm.python() == sys.executable, reason="this system's processes are not forked"
+)
+
+
+def run(*words: object, start: str = "torch", **how: object) -> subprocess.CompletedProcess[str]:
+    command = [warm.python(start), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, **how)  # type: ignore[call-overload]
+
+
+def test_the_imports_are_done_and_ours_are_not_among_them() -> None:
+    own = "'hf_graphattn', 'finetune', 'tasks'"
+    code = (
+        f"import sys; print(*('torch' in sys.modules, *(n for n in ({own}) if n in sys.modules)))"
+    )
+    for start in warm.STARTS:
+        assert run("-c", code, start=start).stdout == "True\n"
+    found = run("-c", "import sys; print('transformers' in sys.modules)").stdout
+    assert found == "False\n"
+
+
+def test_a_program_is_given_what_it_would_be(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\nassert __name__ == '__main__' and __file__ == sys.argv[0]\n"
+        "print(sys.argv[1:], os.getcwd(), os.environ['OWN'], sys.path[:2], input(), sys.executable)"
+    )
+    how = {"cwd": tmp_path, "env": {"OWN": "1", "PYTHONPATH": "/own"}, "input": "read\n"}
+    found = run(script, "a", "b c", **how)
+    paths = [str(tmp_path), "/own"]
+    expected = f"['a', 'b c'] {tmp_path} 1 {paths} read {warm.python('torch')}\n"
+    assert (found.stdout, found.stderr, found.returncode) == (expected, "", 0)
+    module = run("-u", "-m", "script", "d", **how)
+    assert module.stdout == expected.replace("['a', 'b c']", "['d']")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "ended"),
+    [
+        ("pass", "", 0),
+        ("raise SystemExit(3)", "", 3),
+        ("raise SystemExit('a reason')", "a reason", 1),
+        ("1 / 0", "ZeroDivisionError", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "", -signal.SIGTERM),
+        ("import atexit, sys; atexit.register(lambda: sys.stderr.write('last'))", "last", 0),
+    ],
+)
+def test_an_end_is_told(code: str, said: str, ended: int) -> None:
+    found = run("-c", code)
+    assert found.returncode == ended
+    assert said in found.stderr
+    assert bool(said) == bool(found.stderr)
+
+
+def test_whoever_kills_it_kills_the_program() -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    command = [warm.python("torch"), "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        program = int(started.stdout.readline())
+        assert Path(f"/proc/{program}").exists()
+        started.kill()
+        assert started.stdout.read() == ""  # it has closed its output
+    assert started.returncode == -signal.SIGKILL
+
+
+def test_another_environment_of_the_hub_has_imports_of_its_own(tmp_path: Path) -> None:
+    code = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    for home in (tmp_path / "a", tmp_path / "b"):
+        found = run("-c", code, start="transformers", env={"HF_HOME": str(home)})
+        assert found.stdout.strip() == str(home / "hub")
+
+
+def test_flags_of_the_interpreter_are_for_the_interpreter() -> None:
+    found = run("-S", "-c", "import sys; print('torch' in sys.modules, sys.flags.no_site)")
+    assert found.stdout == "False 1\n"

@@ -7,17 +7,22 @@ optimizer, schedule, gradient scaler, random states of each process) and ``state
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.logging import get_logger
+from accelerate.utils import RNG_STATE_NAME
+from accelerate.utils import load as load_states
 
 from finetune.engine import storage
 from finetune.engine.fingerprint import differences
+from finetune.engine.results import cpu_name
 from finetune.settings.training import LAST
 
 logger = get_logger(__name__)
@@ -59,7 +64,12 @@ def save(
         accelerator.save_state(str(aside))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            state = {"format": FORMAT, "fingerprint": fingerprint, "progress": progress}
+            state = {
+                "format": FORMAT,
+                "fingerprint": fingerprint,
+                "conditions": conditions(),
+                "progress": progress,
+            }
             (aside / STATE).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
             storage.commit_folder(path)
         accelerator.wait_for_everyone()
@@ -135,7 +145,49 @@ def load(
             "Give those of the checkpoint, or start anew in another output_dir."
         )
     accelerator.load_state(str(path))
+    _check_random_states(path, accelerator.process_index)
+    others = differences(state.get("conditions", {}), conditions()) if "conditions" in state else []
+    if others:
+        logger.warning(
+            f"The run goes on under other conditions (then -> now): {'; '.join(others)}. Its "
+            "weights may differ in their last digits from those of a run that never stopped."
+        )
     return state["progress"]
+
+
+def conditions() -> dict[str, Any]:
+    """What may differ between a run and its resumption, and may change the last digits."""
+    on_gpu = torch.cuda.is_available()
+    return {
+        "threads": torch.get_num_threads(),
+        "machine": torch.cuda.get_device_name() if on_gpu else cpu_name(),
+        "torch": torch.__version__,
+    }
+
+
+def _check_random_states(path: Path, process: int) -> None:
+    """Raise ``CheckpointError`` if the random states are not those of the checkpoint.
+
+    Where accelerate cannot restore them it says so in its log alone, and the run would end with
+    other weights.
+    """
+    file = path / f"{RNG_STATE_NAME}_{process}.pkl"
+    try:
+        states = load_states(file)
+        is_restored = random.getstate() == states["random_state"] and torch.equal(
+            torch.get_rng_state(), states["torch_manual_seed"]
+        )
+    except Exception as error:
+        # Whatever a damaged file raises: KeyError, UnpicklingError, RuntimeError ...
+        reason, is_restored = f"{type(error).__name__}", False
+    else:
+        reason = "they were not restored"
+    if not is_restored:
+        raise CheckpointError(
+            f"resume_from_checkpoint is {str(path)!r}, whose random states in {file.name} cannot "
+            f"be used ({reason}); allowed: those that the run was saved with, so that it goes on "
+            "as if it had never stopped. Continue from another checkpoint, or start anew."
+        )
 
 
 def bring_best(path: Path, folder: Path, name: str | None) -> None:

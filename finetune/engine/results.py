@@ -35,7 +35,7 @@ def origin(accelerator: Accelerator) -> dict[str, Any]:
         "git": _commit(Path(__file__).parent),
         "machine": {
             "device": accelerator.device.type,
-            "name": torch.cuda.get_device_name(accelerator.device) if on_gpu else _cpu_name(),
+            "name": torch.cuda.get_device_name(accelerator.device) if on_gpu else cpu_name(),
             "cores": len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count(),
@@ -86,7 +86,8 @@ def _commit(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's name as the system has it."""
     cpu_info = Path("/proc/cpuinfo")
     if cpu_info.is_file():
         for line in cpu_info.read_text("utf-8").splitlines():

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import load as load_states
 from tiny_run import trainer
 
 from finetune.engine import checkpoints, storage
@@ -241,6 +242,39 @@ def test_another_model_and_other_data_are_refused(killed: Path) -> None:
     (killed / "bert" / "config.json").write_text(json.dumps(config))
     with pytest.raises(checkpoints.CheckpointError, match="model configuration"):
         resumed(killed, *SAVING)
+
+
+@pytest.mark.parametrize("damage", ["no pickle", "without torch's state", "another state"])
+def test_random_states_that_cannot_be_restored_are_refused(killed: Path, damage: str) -> None:
+    """Accelerate itself only logs it, and the run would end with other weights."""
+    path = killed / "step_6"
+    file = path / "random_states_0.pkl"
+    states = load_states(file)
+    if damage == "no pickle":
+        file.write_bytes(b"nothing")
+    elif damage == "without torch's state":
+        del states["torch_manual_seed"]
+        torch.save(states, file)
+    else:
+        states["numpy_random_seed"] = None  # restored before torch's
+        torch.save(states, file)
+    manifest = json.loads((path / storage.MANIFEST).read_text())
+    manifest[file.name] = {"bytes": file.stat().st_size, "sha256": storage.digest(file)}
+    (path / storage.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(checkpoints.CheckpointError, match=r"random states in random_states_0\.pkl"):
+        resumed(killed, *SAVING)
+
+
+def test_other_conditions_are_told(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    resumed(killed, *SAVING)
+    assert "under other conditions" not in caplog.text
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        resumed(killed, *SAVING)
+    finally:
+        torch.set_num_threads(threads)
+    assert f"threads: {threads} -> {threads + 1}" in caplog.text
 
 
 def test_versions_and_new_flags_are_no_difference(killed: Path) -> None:

@@ -10,21 +10,45 @@ FAKE = """
 import json, sys
 from pathlib import Path
 
-words = sys.argv[1:]
-given = {name.removeprefix("--"): value for name, value in zip(words, words[1:])}
-out, seed = Path(given["output_dir"]), int(given["seed"])
+import yaml
+
+given = yaml.safe_load(Path(sys.argv[sys.argv.index("--recipe") + 1]).read_text())
+out, seed = Path(given["output_dir"]), given["seed"]
 with (out.parents[2] / "calls.txt").open("a") as calls:
     calls.write(f"{out.parent.name} {seed}\\n")
 stop = out.parents[2] / "stop"
 if stop.exists() and out.parent.name != "none":
     sys.exit("stopped")
-order, w_0 = int(given.get("order", 3)), float(given.get("w_0", 0.02))
+order, w_0 = given.get("order", 3), given.get("w_0", 0.02)
 value = 0.5 + 0.01 * seed
 if given["variant"] != "none":
     value += 0.1 - 0.01 * (order - 5) ** 2 - (w_0 - 0.02) ** 2
 name = "eval_matthews_correlation"
 found = {"settings": {"seed": seed}, name: value, "best": {"metric": name}, "history": []}
+directions = {name: True}
+if "metric" in given:  # whatever it is, and it is better where it is less
+    found |= {"eval_distance": value, "settings": {"seed": seed, "metric": given["metric"]}}
+    directions |= {"eval_distance": False}
+found |= {"greater_is_better": directions}
 (out / "all_results.json").write_text(json.dumps(found))
+"""
+
+
+# A module of `evaluate` with the value that the stand-in writes for whatever it is told to measure.
+METRIC = """
+import datasets
+import evaluate
+
+
+class Distance(evaluate.Metric):
+    {says}
+
+    def _info(self):
+        columns = {{"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}}
+        return evaluate.MetricInfo(description="", citation="", features=datasets.Features(columns))
+
+    def _compute(self, predictions, references):
+        return {{"distance": 0.5}}
 """
 
 
@@ -32,6 +56,13 @@ def save(folder: Path) -> Path:
     """The stand-in as ``folder``/glue.py; returns the folder."""
     (folder / "glue.py").write_text(FAKE)
     return folder
+
+
+def save_metric(folder: Path, says: str = "greater_is_better = False") -> str:
+    """The module as ``folder``/own.py; returns its path."""
+    path = folder / "own.py"
+    path.write_text(METRIC.format(says=says))
+    return str(path)
 
 
 def argv(folder: Path, text: str, *others: str) -> list[str]:

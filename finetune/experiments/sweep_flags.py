@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from finetune.comparison.command_line import add_report, add_running, empty_parser
+from finetune.experiments.command_line import add_report, add_running, empty_parser
 
 GRID, OPTUNA = "grid", "optuna"
 

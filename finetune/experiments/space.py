@@ -7,26 +7,27 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-import hf_graphattn as ga
-from finetune import recipe_files
-from finetune.arguments import NO_VARIANT
-from finetune.comparison.arms import Arm
-from finetune.comparison.grid import NOT_COMMON
-from finetune.comparison.scripts import Script
-from finetune.flags import refusal
+from finetune.errors import refusal
+from finetune.experiments.arms import Arm
+from finetune.experiments.grid import NOT_COMMON
+from finetune.experiments.scripts import Script
+from finetune.settings import variants
 
 SHIPPED = Path(__file__).parents[1] / "spaces"
 FORM = "`flag: [value, ...]`, for optuna also `flag: {low: 1, high: 2}`, or a list of such spaces"
 # What decides what is measured, not how well: other values of these cannot be compared.
-NOT_SWEPT = {*NOT_COMMON, "task_name", "recipe", "metric_for_best_model", "greater_is_better"}
+NOT_SWEPT = {
+    *(*NOT_COMMON, "task_name", "recipe"),
+    *("metric", "metric_for_best_model", "greater_is_better"),
+}
 LONGEST = 120  # characters of a folder's name
 
 
@@ -45,70 +46,50 @@ class Range:
     step: float | None = None
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One point of a space: each flag's value, None where the flag is not given."""
-
-    values: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Names its folder: ``order-4_w_0--0.01``; flags not given say ``default``."""
-        parts = [f"{flag}-{_slug(value)}" for flag, value in self.values.items()]
-        name = "_".join(parts)
-        if len(name) <= LONGEST:
-            return name
-        return f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-    def flags(self) -> list[str]:
-        """Words of a command line."""
-        given = {flag: value for flag, value in self.values.items() if value is not None}
-        return recipe_files.words({flag: ["none"] if v == [] else v for flag, v in given.items()})
-
-    def arm(self, variant: str) -> Arm:
-        """What is compared with plain attention."""
-        return Arm(self.name, ("--variant", variant, *self.flags()))
-
-    def __str__(self) -> str:
-        return ", ".join(f"{flag} {shown(value)}" for flag, value in self.values.items())
+Choices = list[Any] | Range
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is swept: settings of each part, each flag's values as a list or a `Range`."""
+    """What is swept: each setting is an arm of a comparison.
 
-    parts: tuple[Mapping[str, list[Any] | Range], ...]
+    Attributes:
+        variant: the graph filter of all settings.
+        parts: of each, its flags' values as a list or a `Range`.
+    """
+
+    variant: str
+    parts: tuple[Mapping[str, Choices], ...]
 
     @property
     def flags(self) -> list[str]:
         """The flags of all parts."""
         return list(dict.fromkeys(flag for part in self.parts for flag in part))
 
-    def grid(self) -> Iterator[Setting]:
+    def grid(self) -> list[Arm]:
         """Every combination, the last flag changing fastest.
 
         Raises ``ValueError`` for a range.
         """
+        found = []
         for part in self.parts:
-            for flag, values in part.items():
-                if isinstance(values, Range):
-                    raise refusal(
-                        f"space, {flag}",
-                        f"a range, {values.low} to {values.high}",
-                        "a list of values with method grid",
-                        "List them, or use --method optuna --trials N.",
-                    )
-            for chosen in itertools.product(*part.values()):
-                yield Setting(dict(zip(part, chosen, strict=True)))
+            values = [_listed(flag, choices) for flag, choices in part.items()]
+            found += [dict(zip(part, chosen, strict=True)) for chosen in itertools.product(*values)]
+        return [self.arm(setting) for setting in found]
 
-    def ends(self) -> list[Setting]:
+    def ends(self) -> list[Arm]:
         """The first and last value of each flag together: what can be checked of ranges."""
-        ends = []
-        for i in (0, -1):
-            for part in self.parts:
-                lists = {f: [v.low, v.high] if isinstance(v, Range) else v for f, v in part.items()}
-                ends.append(Setting({flag: values[i] for flag, values in lists.items()}))
-        return ends
+        lists = [
+            {f: [v.low, v.high] if isinstance(v, Range) else v for f, v in part.items()}
+            for part in self.parts
+        ]
+        return [self.arm({f: part[f][i] for f in part}) for i in (0, -1) for part in lists]
+
+    def arm(self, setting: Mapping[str, Any]) -> Arm:
+        """A setting as an arm: each flag's value, None where the flag is not given."""
+        given = {flag: value for flag, value in setting.items() if value is not None}
+        flags = {flag: ["none"] if value == [] else value for flag, value in given.items()}
+        return Arm(_name(setting), {"variant": self.variant, **flags}, setting)
 
 
 def read(text: str, script: Script, variant: str) -> Space:
@@ -119,16 +100,21 @@ def read(text: str, script: Script, variant: str) -> Space:
     try:
         found = yaml.safe_load(_source(text))
     except yaml.YAMLError as error:
-        raise refusal("space", text, f"YAML, {FORM}", f"It says: {error}") from error
+        raise refusal("space", text, f"YAML, {FORM}", f"Mend it: {error}") from error
     parts = found if isinstance(found, list) else [found]
     if not parts or not all(isinstance(part, dict) and part for part in parts):
-        raise refusal("space", text, FORM, "Write it so.")
-    kinds, made = script.flags(), []
+        raise refusal("space", text, FORM, "Name a flag, then a colon and its values.")
+    kinds, made = script.schema.kinds(), []
     for part in parts:
         for flag in part:
             _check(flag, part[flag], kinds, variant)
         made.append({flag: _choices(flag, part[flag], kinds[flag]) for flag in part})
-    return Space(tuple(made))
+    return Space(variant, tuple(made))
+
+
+def described(setting: Mapping[str, Any]) -> str:
+    """A setting in words: ``order 4, w_0 -0.01``."""
+    return ", ".join(f"{flag} {shown(value)}" for flag, value in setting.items())
 
 
 def shown(value: Any) -> str:
@@ -140,25 +126,38 @@ def shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _name(setting: Mapping[str, Any]) -> str:
+    """Names its folder: ``order-4_w_0--0.01``; flags not given say ``default``."""
+    name = "_".join(f"{flag}-{_slug(value)}" for flag, value in setting.items())
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _slug(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "+".join(map(_slug, value))
+    return re.sub(r"[^\w.+-]", "-", shown(value))
+
+
 def _source(text: str) -> str:
     if Path(text).is_file():
         return Path(text).read_text("utf-8")
     if text.endswith((".yaml", ".yml")):
         shipped = ", ".join(sorted(f"finetune/spaces/{p.name}" for p in SHIPPED.glob("*.yaml")))
-        raise refusal("space", text, f"an existing file, like {shipped}", "Check the path.")
+        remedy = "Check the path, or make the file."
+        raise refusal("space", text, f"an existing file, like {shipped}", remedy)
     return text
 
 
-def _check(flag: str, values: Any, kinds: Mapping[str, Any], variant: str) -> None:
+def _check(flag: str, values: Any, kinds: Mapping[str, type], variant: str) -> None:
     """Refuse a flag that cannot be swept."""
-    configs = ga.variant_configs()
-    owners = [name for name, c in configs.items() if flag in {f.name for f in fields(c)}]
-    own = [f.name for f in fields(configs[variant])] if variant != NO_VARIANT else []
+    owners, own = variants.owners(flag), variants.settings_of(variant)
     if flag in kinds and flag not in NOT_SWEPT and (not owners or variant in owners):
         return
     if owners:
         allowed = f"with variant {', '.join(owners)}"
-        remedy = f"Variant {variant} has {', '.join(own) or 'no settings'}."
+        remedy = f"Variant {variant} has {', '.join(own) or 'no settings'}: sweep one of those."
     else:
         allowed = ", ".join([*own, *(n for n in kinds if n not in NOT_SWEPT and n not in own)])
         close = difflib.get_close_matches(flag, set(kinds) - NOT_SWEPT)
@@ -166,18 +165,29 @@ def _check(flag: str, values: Any, kinds: Mapping[str, Any], variant: str) -> No
     raise refusal(f"space, flag {flag}", values, allowed, remedy)
 
 
-def _choices(flag: str, values: Any, kind: Any) -> list[Any] | Range:
+def _listed(flag: str, choices: Choices) -> list[Any]:
+    if not isinstance(choices, Range):
+        return choices
+    raise refusal(
+        f"space, {flag}",
+        f"a range, {choices.low} to {choices.high}",
+        "a list of values with method grid",
+        "List them, or use --method optuna --trials N.",
+    )
+
+
+def _choices(flag: str, values: Any, kind: type) -> Choices:
     if isinstance(values, dict):
         return _range(flag, values, kind)
     found = [_value(v, kind) for v in (values if isinstance(values, list) else [values])]
     if not found or any(value in found[:i] for i, value in enumerate(found)):
-        raise refusal(
-            f"space, {flag}", values, "one or more values that differ", "Change the list."
-        )
+        allowed = "one or more values that differ"
+        remedy = "Name each value once." if found else "Name a value, or drop the flag."
+        raise refusal(f"space, {flag}", values, allowed, remedy)
     return found
 
 
-def _value(value: Any, kind: Any) -> Any:
+def _value(value: Any, kind: type) -> Any:
     """As the flag's type has it: YAML takes 1e-3 for text."""
     if isinstance(value, list):
         return [_value(item, kind) for item in value]
@@ -189,23 +199,22 @@ def _value(value: Any, kind: Any) -> Any:
     return float(value) if kind is float and type(value) is int else value
 
 
-def _range(flag: str, given: Mapping[str, Any], kind: Any) -> Range:
-    with suppress(TypeError):  # names that a range has not, or lacks
+def _range(flag: str, given: Mapping[str, Any], kind: type) -> Range:
+    with suppress(TypeError):  # a range has no such names, or lacks one
         found = Range(**{name: _value(value, float) for name, value in given.items()})
         if _is_drawable(found, kind):
-            numbers = (found.low, found.high, found.step)
-            low, high, step = (n if n is None else kind(n) for n in numbers)
-            return Range(low, high, found.log, step)
+            step = None if found.step is None else kind(found.step)
+            return Range(kind(found.low), kind(found.high), found.log, step)
     whole = ", whole ones for this flag" if kind is int else ""
     raise refusal(
         f"space, {flag}",
         dict(given),
         f"low below high, of a flag that takes numbers{whole}; also log: true (above 0), or step",
-        "Write {low: 1, high: 2}.",
+        "Write {low: 1, high: 2} with your numbers.",
     )
 
 
-def _is_drawable(drawn: Range, kind: Any) -> bool:
+def _is_drawable(drawn: Range, kind: type) -> bool:
     numbers = [drawn.low, drawn.high] + ([] if drawn.step is None else [drawn.step])
     return (
         kind in (int, float)
@@ -216,9 +225,3 @@ def _is_drawable(drawn: Range, kind: Any) -> bool:
         and not (drawn.log and (drawn.low <= 0 or drawn.step is not None))
         and (drawn.step is None or drawn.step > 0)
     )
-
-
-def _slug(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "+".join(map(_slug, value))
-    return re.sub(r"[^\w.+-]", "-", shown(value))

@@ -11,7 +11,7 @@ import pytest
 from glue_stand_in import argv, calls, report
 
 from finetune import sweep
-from finetune.comparison import runs
+from finetune.experiments import locks
 
 SPACE = "{order: {low: 2, high: 10}, w_0: {low: -0.1, high: 0.1}, layers: [null, [0, -1]]}"
 
@@ -31,11 +31,19 @@ def search(folder: Path, trials: int, *others: str, text: str = SPACE) -> int:
     return sweep.main(words)
 
 
-def trials_of(folder: Path, optuna) -> list:
+def storage_of(folder: Path, optuna):
     backend = optuna.storages.journal.JournalFileBackend(str(folder / "out/optuna/journal.log"))
-    storage = optuna.storages.JournalStorage(backend)
-    (study,) = optuna.get_all_study_names(storage)
-    return optuna.load_study(study_name=study, storage=storage).trials
+    return optuna.storages.JournalStorage(backend)
+
+
+def study_name(folder: Path, optuna) -> str:
+    (name,) = optuna.get_all_study_names(storage_of(folder, optuna))
+    return name
+
+
+def trials_of(folder: Path, optuna) -> list:
+    name, storage = study_name(folder, optuna), storage_of(folder, optuna)
+    return optuna.load_study(study_name=name, storage=storage).trials
 
 
 def names(folder: Path) -> list[str]:
@@ -104,8 +112,33 @@ def test_failed_and_killed_trials_are_queued_again(
     assert trials[0].params == trials[1].params == trials[2].params != trials[3].params
 
 
+def test_a_search_is_found_under_the_name_that_version_0_1_0_gave_it(fake: Path, optuna) -> None:
+    text = "{order: {low: 2, high: 10}, layers: [null, [0, -1]]}"
+    flags = ["--learning_rate", "1e-3", "--model_name_or_path", "m", "--task_name", "cola"]
+    words = argv(fake, text, "--method", "optuna", "--trials", "1", "--no_baseline")
+    start, end = words.index("--task_name"), words.index("--variant")
+    assert sweep.main([*words[:start], *words[end:], *flags]) == 0
+    assert study_name(fake, optuna) == "gfsa-eda60820b1e9"
+
+
+def test_a_metric_of_an_own_module_is_searched_in_its_direction(fake: Path, optuna) -> None:
+    own = glue_stand_in.save_metric(fake)
+    assert search(fake, 3, "--metric", own) == 0
+    trials = trials_of(fake, optuna)
+    means = [setting["mean"] for setting in report(fake)["settings"]]
+    assert sorted(trial.value for trial in trials) == means  # the least first
+
+
+def test_a_metric_that_does_not_say_its_direction_needs_one(fake: Path) -> None:
+    own = glue_stand_in.save_metric(fake, "")
+    with pytest.raises(ValueError, match=r"greater_is_better is None.*--metric_for_best_model"):
+        search(fake, 1, "--metric", own)
+    said = ("--metric_for_best_model", "distance", "--greater_is_better", "true")
+    assert search(fake, 2, "--metric", own, *said, "--no_baseline", "--dry_run") == 0
+
+
 def test_a_second_search_in_the_folder_is_refused(fake: Path) -> None:
-    lock = runs.lock(fake / "out/optuna")
+    lock = locks.lock(fake / "out/optuna")
     with pytest.raises(ValueError, match=r"one search at a time in a folder.*--processes"):
         search(fake, 1, "--no_baseline")
     os.close(lock)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from finetune.flags import Refused
+from finetune.errors import Refused
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -77,11 +77,19 @@ def add_running(group: argparse._ArgumentGroup) -> None:
     add("--threads", type=int, help="CPU threads of each run; default: all, shared out.")
     add("--launcher", default="", help="Words before the script, like 'accelerate launch ...'.")
     add("--keep_models", action="store_true", help="Keep each run's weights.")
-    add("--dry_run", action="store_true", help="Print the commands alone.")
+    add(
+        "--dry_run",
+        action="store_true",
+        help="Print the commands, flags in full, and write nothing.",
+    )
 
 
 def add_report(group: argparse._ArgumentGroup) -> None:
     """Which metric, and whether anything is run."""
     add = group.add_argument
     add("--report_only", action="store_true", help="Report on the runs that are there.")
-    add("--metric", help="What is compared, like accuracy; default: the task's main metric.")
+    add(
+        "--metric",
+        help="What is compared, like accuracy; default: the task's main metric. Another one, by "
+        "its name, the path of an `evaluate` module or its hub id, is measured beside the task's.",
+    )

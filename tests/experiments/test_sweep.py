@@ -10,13 +10,16 @@ from pathlib import Path
 import glue_stand_in
 import pytest
 import tiny_task
+import warm
 from glue_stand_in import argv, calls, report
 
 import tasks
 from finetune import compare, sweep
-from finetune.comparison.scripts import Script
-from finetune.sweeping import space
-from finetune.sweeping.space import Range, Setting
+from finetune.errors import Refused
+from finetune.experiments import space
+from finetune.experiments.scripts import Script
+from finetune.experiments.space import Range, Space
+from finetune.settings import recipes
 
 GLUE = Script(Path(sweep.__file__).with_name("glue.py"))
 
@@ -81,9 +84,14 @@ def test_the_report_alone_and_the_commands_alone(
     assert sweep.main(argv(fake, "order: [4, 5]", "--dry_run")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
-    assert shlex.split(lines[1])[1:6] == [
-        *(str(fake / "glue.py"), "--task_name", "cola", "--model_name_or_path", "m"),
-    ]
+    script, *words = shlex.split(lines[1])[1:]
+    asked = GLUE.schema.given(words)
+    out = str(fake / "out/cola/order-4/seed-0")
+    assert script == str(fake / "glue.py")
+    assert asked == {
+        **{"task_name": "cola", "model_name_or_path": "m", "variant": "gfsa", "order": 4},
+        **{"seed": 0, "output_dir": out},
+    }
     assert sweep.main(argv(fake, "order: [4, 5]", "--report_only")) == 1
     assert "No run has ended" in capsys.readouterr().out
     assert not (fake / "out").exists()
@@ -106,6 +114,44 @@ def test_the_best_is_named_with_a_warning_and_a_command_that_works(
     assert {re.search(r"--seed (\d+)", line)[1] for line in lines} == set("23456789")
     assert sum("--order 5 --w_0 0.02" in line and "gfsa" in line for line in lines) == 8
     assert f"--output_dir {fake}/out-confirm/cola/order-5_w_0-0.02/seed-2" in lines[1]
+
+
+def test_a_metric_of_an_own_module_is_measured_by_the_runs_and_compared(fake: Path) -> None:
+    own = glue_stand_in.save_metric(fake)
+    assert sweep.main(argv(fake, "order: [4, 5]", "--metric", own)) == 0
+    found = report(fake)
+    assert (found["metric"], found["greater_is_better"]) == ("eval_distance", False)
+    assert found["best"]["setting"] == "order-4"
+    recipe = recipes.load("recipe", str(fake / "out/cola/order-4/seed-0/settings.yaml"), "")
+    assert recipe["metric"] == [own]
+    # Its value's name is enough from now on, and runs that are asked for less are as good.
+    assert sweep.main(argv(fake, "order: [4, 5]", "--metric", "distance", "--seeds", "3")) == 0
+    recipe = recipes.load("recipe", str(fake / "out/cola/order-4/seed-2/settings.yaml"), "")
+    assert recipe["metric"] == [own]
+    assert sweep.main(argv(fake, "order: [4, 5]", "--seeds", "3", "--report_only")) == 0
+    assert report(fake)["metric"] == "eval_matthews_correlation"
+    with pytest.raises(ValueError, match=r"seed-0.*metric: \[.*own.py'\] -> \['f1'\]"):
+        sweep.main(argv(fake, "order: [4, 5]", "--metric", "f1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "message"),
+    [
+        ("recal", (), r"metric is 'recal'; allowed: accuracy, f1, .*hub"),
+        ("recal", ("--report_only",), r"metric is 'recal'; allowed: eval_matthews_correlation"),
+        ("f1", ("--task_name", "mnli"), r"'f1'.*at most 2 labels"),
+        ("accuracy", ("--task_name", "cora"), r"task_name is 'cora'; known tasks"),
+    ],
+)
+def test_a_metric_that_cannot_be_compared_is_refused(
+    fake: Path, name: str, others: tuple[str, ...], message: str
+) -> None:
+    if "--report_only" in others:
+        assert sweep.main(argv(fake, "order: [4]")) == 0
+    before = calls(fake)
+    with pytest.raises(Refused, match=message):
+        sweep.main(argv(fake, "order: [4]", "--metric", name, *others))
+    assert calls(fake) == before
 
 
 def test_tables_have_a_row_a_setting(fake: Path) -> None:
@@ -161,13 +207,13 @@ def test_plain_attention_can_be_swept(fake: Path) -> None:
         ("missing.yaml", (), r"an existing file, like finetune/spaces/filter-learning-rate.yaml"),
         ("order: [2]", ("--order", "3"), r"--order is 'given, and swept'"),
         ("order: [0]", (), r"Arm order-0: order is 0"),
-        ("order: [a]", (), r"Arm order-a: .*does not take the flags"),
+        ("order: [a]", (), r"Arm order-a: .*argument --order: invalid int value: 'a'"),
         ("[{order: [2]}, {order: 2, w_0: 0}]", (), r"order-2 and order-2_w_0-0.0.*same run"),
         ("order: [2]", ("--seeds", "0"), r"seeds is 0; allowed: a number of at least 1"),
         ("order: [2]", ("--seed", "0"), r"--seed is 'given'"),
         ("order: [2]", ("--trials", "3"), r"trials is 3; allowed: a number with method optuna"),
         ("order: [2]", ("--method", "optuna"), r"trials is None; allowed: a number with method"),
-        ("order: [2]", ("--variant", "gfas"), r"variant is 'gfas'; allowed: gfsa, .*none"),
+        ("order: [2]", ("--variant", "gfas"), r"variant is 'gfas'; allowed: none, .*gfsa"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(
@@ -189,15 +235,15 @@ def test_what_cannot_be_swept_is_refused(
         ({"pad_to_max_length": True}, "pad_to_max_length-true", "--pad_to_max_length true"),
     ],
 )
-def test_a_settings_folder_and_flags(values: dict, name: str, words: str) -> None:
-    setting = Setting(values)
-    assert setting.name == name
-    assert " ".join(setting.flags()) == words
-    assert setting.arm("gfsa").flags == ("--variant", "gfsa", *setting.flags())
+def test_a_setting_is_an_arm(values: dict, name: str, words: str) -> None:
+    arm = Space("gfsa", ()).arm(values)
+    assert (arm.name, arm.variant, arm.setting) == (name, "gfsa", values)
+    assert " ".join(recipes.words(arm.flags)) == f"--variant gfsa {words}"
 
 
 def test_long_names_are_cut_and_still_differ() -> None:
-    names = [Setting({"layers": list(range(60)), "order": order}).name for order in (2, 3)]
+    settings = [{"layers": list(range(60)), "order": order} for order in (2, 3)]
+    names = [Space("gfsa", ()).arm(setting).name for setting in settings]
     assert [len(name) for name in names] == [space.LONGEST] * 2
     assert names[0][:-8] == names[1][:-8]
     assert names[0] != names[1]
@@ -210,7 +256,7 @@ def test_spaces_are_read_by_the_flags_types() -> None:
     assert part["order"] == Range(2, 9)
     assert type(part["order"].low) is int
     found = space.read("[{w_0: [0, 1e-3]}, {trainable: [w_0, [w_0, w_K]]}]", GLUE, "gfsa")
-    assert [setting.values for setting in found.grid()] == [
+    assert [arm.setting for arm in found.grid()] == [
         *({"w_0": 0.0}, {"w_0": 0.001}, {"trainable": "w_0"}, {"trainable": ["w_0", "w_K"]}),
     ]
     assert found.flags == ["w_0", "trainable"]
@@ -233,6 +279,7 @@ def test_a_real_sweep_beside_plain_attention(tmp_path: Path) -> None:
     tiny_task.save_bert(tmp_path / "bert")
     words = ["--script", str(GLUE.path), "--output_dir", str(tmp_path / "out"), "--seeds", "1"]
     words += ["--variant", "laplacian", "--space", "step: [0, 3]", "--metric", "loss"]
+    words += ["--launcher", warm.python("finetune")]
     words += ["--task_name", "cola", "--dataset_name", str(tmp_path / "data")]
     words += ["--model_name_or_path", str(tmp_path / "bert"), "--learning_rate", "0.02"]
     assert sweep.main([*words, "--max_length", "32", "--num_train_epochs", "2"]) == 0

@@ -10,19 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from finetune.comparison import runs
-from finetune.comparison.arms import grouped
-from finetune.comparison.grid import Cell
-from finetune.comparison.results import metric_name
-from finetune.flags import refusal
-from finetune.sweeping.plan import Sweep
-from finetune.sweeping.space import Range, Setting
+from finetune.errors import refusal
+from finetune.experiments import locks, space
+from finetune.experiments.arms import Arm
+from finetune.experiments.grid import Cell
+from finetune.experiments.metrics import greater_is_better, main_metric, metric_name
+from finetune.experiments.space import Choices, Range
+from finetune.experiments.sweep_plan import Sweep
 
 FOLDER, JOURNAL = "optuna", "journal.log"
 AGAIN = "again"  # a trial's note: the number of the one that it repeats
@@ -34,21 +35,19 @@ class Study:
 
     Args:
         sweep: with one part in its space.
-        metric: what is optimised; None is the task's main metric.
-        greater_is_better: the metric's direction.
         look_only: read the journal where there is one, and write nothing.
 
-    Raises ``ValueError`` where optuna is missing, or the space has several parts.
+    Raises ``ValueError`` where optuna is missing, the space has several parts, a setting at its
+    ends would be refused, or nobody knows which way the metric is better.
     """
 
-    def __init__(
-        self, sweep: Sweep, metric: str | None, greater_is_better: bool, *, look_only: bool = False
-    ) -> None:
+    def __init__(self, sweep: Sweep, *, look_only: bool = False) -> None:
         if len(sweep.space.parts) != 1:
             raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
-        self.sweep, self.metric = sweep, metric
+        greater = _greater_is_better(sweep, sweep.cells(sweep.space.ends(), plain=sweep.baseline))
+        self.sweep = sweep
         self._choices = sweep.space.parts[0]
-        self._kinds = sweep.script.flags()
+        self._kinds = sweep.script.schema.kinds()
         self._optuna = _optuna()
         path, storage = sweep.folder / FOLDER / JOURNAL, None
         if path.exists() or not look_only:
@@ -58,16 +57,14 @@ class Study:
         self._study = self._optuna.create_study(
             study_name=self._name(),
             storage=storage,
-            direction="maximize" if greater_is_better else "minimize",
+            direction="maximize" if greater else "minimize",
             load_if_exists=True,
         )
 
-    def settings(self) -> list[Setting]:
-        """Those tried so far, each once."""
-        found = (
-            self._setting(trial.params) for trial in self._study.trials if self._is_whole(trial)
-        )
-        return list({setting.name: setting for setting in found}.values())
+    def arms(self) -> list[Arm]:
+        """The settings tried so far, each once."""
+        found = (self._arm(trial.params) for trial in self._study.trials if self._is_whole(trial))
+        return list({arm.name: arm for arm in found}.values())
 
     def search(
         self,
@@ -88,14 +85,15 @@ class Study:
         Returns what the calls of ``execute`` returned. Raises ``ValueError`` where another process
         searches in this folder, or the runs have no such metric.
         """
-        lock = runs.lock(self.sweep.folder / FOLDER)
+        folder = self.sweep.folder
+        lock = locks.lock(folder / FOLDER)
         if lock is None:
             raise refusal(
                 "output_dir",
-                str(self.sweep.folder),
+                str(folder),
                 "one search at a time in a folder",
-                f"Left to {runs.holder(self.sweep.folder / FOLDER)}: wait, or give that one more "
-                "--processes.",
+                f"Left to {locks.holder(folder / FOLDER)}: wait until it ends, or stop it and give "
+                "this one more --processes.",
             )
         try:
             self._queue_again()
@@ -103,24 +101,28 @@ class Study:
             while (ended := self._ended()) < trials:
                 count = min(at_once, trials - ended)
                 asked = [self._ask(ended + i) for i in range(count)]
-                for i, (_, setting) in enumerate(asked):
-                    say(f"Trial {ended + i + 1} of {trials}: {setting}")
-                settings = {setting.name: setting for _, setting in asked}
-                cells = self.sweep.cells(list(settings.values()), plain=False)
+                for i, (_, arm) in enumerate(asked):
+                    say(f"Trial {ended + i + 1} of {trials}: {space.described(arm.setting)}")
+                arms = {arm.name: arm for _, arm in asked}
+                cells = self.sweep.cells(list(arms.values()), plain=False)
                 missing |= execute(cells)
-                for trial, setting in asked:
-                    self._tell(trial.number, [c for c in cells if c.arm == setting.name])
+                for trial, arm in asked:
+                    self._tell(trial.number, [c for c in cells if c.arm.name == arm.name])
             return missing
         finally:
             os.close(lock)
 
     def _name(self) -> str:
-        """Of what decides the trials' values, so that another search is another study."""
+        """Of what decides the trials' values, so that another search is another study.
+
+        Journals that are there hold studies of these names: the flags count as they were written,
+        in any order.
+        """
         sweep = self.sweep
         parts = {flag: repr(values) for flag, values in self._choices.items()}
-        common = sorted(" ".join(group) for group in grouped(sweep.common))
-        told = [sweep.script.family, common, parts, list(sweep.seeds), self.metric]
-        return f"{sweep.variant}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]}"
+        common = sorted(re.split(" (?=--)", " ".join(sweep.words)))
+        told = [sweep.script.family, common, parts, list(sweep.seeds), sweep.measure.name]
+        return f"{sweep.space.variant}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]}"
 
     def _ended(self) -> int:
         """Trials that have ended, repeated ones once."""
@@ -148,34 +150,33 @@ class Study:
     def _is_done(self, trial: Any) -> bool:
         if not self._is_whole(trial):
             return False
-        cells = self.sweep.cells([self._setting(trial.params)], plain=False)
+        cells = self.sweep.cells([self._arm(trial.params)], plain=False)
         return all(cell.run.is_done() for cell in cells)
 
     def _is_whole(self, trial: Any) -> bool:
         """Whether it has begun, and all its flags were drawn before it was killed."""
         return set(trial.params) == set(self._choices)
 
-    def _ask(self, position: int) -> tuple[Any, Setting]:
+    def _ask(self, position: int) -> tuple[Any, Arm]:
         # Seeded for each trial: a search that was stopped goes on as if it had not been.
         (seed,) = np.random.SeedSequence([self.sweep.seeds[0], position]).generate_state(1)
         self._study.sampler = self._optuna.samplers.TPESampler(seed=int(seed))
         trial = self._study.ask()
         for flag, choices in self._choices.items():
             _suggest(trial, flag, choices, self._kinds[flag])
-        return trial, self._setting(trial.params)
+        return trial, self._arm(trial.params)
 
     def _tell(self, number: int, cells: Sequence[Cell]) -> None:
-        values = []
-        for cell in cells:
-            if cell.run.is_done():
-                found = cell.run.results()
-                values.append(found.get(metric_name(self.metric, cell, found)))
-        if len(values) < len(cells) or None in values:
+        done = [(cell, cell.run.results()) for cell in cells if cell.run.is_done()]
+        name = self.sweep.measure.name
+        found = [results.get(metric_name(name, cell, results)) for cell, results in done]
+        values = [value for value in found if value is not None]  # None is not finite
+        if len(values) < len(cells):
             self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
         else:
             self._study.tell(number, fmean(values))
 
-    def _setting(self, params: Mapping[str, Any]) -> Setting:
+    def _arm(self, params: Mapping[str, Any]) -> Arm:
         values = {}
         for flag, choices in self._choices.items():
             value = params[flag]
@@ -184,10 +185,23 @@ class Study:
             elif self._kinds[flag] is float:
                 value = float(f"{value:.{DIGITS}g}")
             values[flag] = value
-        return Setting(values)
+        return self.sweep.space.arm(values)
 
 
-def _suggest(trial: Any, flag: str, choices: list[Any] | Range, kind: Any) -> None:
+def _greater_is_better(sweep: Sweep, cells: Sequence[Cell]) -> bool:
+    """As the task, the metric's module, a flag or a finished run says."""
+    known = sweep.measure.greater_is_better
+    if known is not None:
+        return known
+    results = next((cell.run.results() for cell in cells if cell.run.is_done()), None)
+    name = sweep.measure.name or main_metric(cells[0])
+    if name is None:
+        allowed = "a name with own files and optuna, like accuracy or loss"
+        raise refusal("metric", None, allowed, "Name what settings are chosen by with --metric.")
+    return greater_is_better(name, cells[0], results)
+
+
+def _suggest(trial: Any, flag: str, choices: Choices, kind: type) -> None:
     if not isinstance(choices, Range):
         trial.suggest_categorical(flag, [json.dumps(value) for value in choices])
     elif kind is int:

@@ -1,0 +1,127 @@
+"""Every arm with every seed on every task, as runs; seed by seed, so that pairs are complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from finetune.errors import Refused, refusal
+from finetune.experiments.arms import Arm, flags_for
+from finetune.experiments.runs import Run
+from finetune.experiments.scripts import Script
+from finetune.experiments.statistics import limits
+from finetune.settings import recipes
+from finetune.settings.schema import Settings
+
+OWN_DATA = "run"  # where a task's name would be, of one's own files
+PER_RUN = ("variant", "seed", "output_dir")  # each run has its own
+# What is said per run, and what would make runs that cannot be compared.
+NOT_COMMON = (
+    *(*PER_RUN, "resume_from_checkpoint", "do_eval_only"),
+    *("push_to_hub", "hub_model_id", "hub_private_repo"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    task: str
+    arm: Arm
+    seed: int
+    run: Run
+
+
+def common_flags(script: Script, words: Sequence[str]) -> dict[str, Any]:
+    """The flags of all runs, from words of a command line and the recipe that they name.
+
+    The variant and the seed of a recipe give way to those of each run.
+
+    Raises ``ValueError`` for flags that are unknown, or cannot be common to runs.
+    """
+    flags = script.schema.given(words)
+    for name in flags.keys() & set(NOT_COMMON):
+        if name not in PER_RUN or recipes.value_of(words, name) is not None:
+            remedy = "Drop it: the runs' own are set here, and --help lists what sets them."
+            raise refusal(f"--{name}", "given", "flags that all runs can have", remedy)
+    return {name: value for name, value in flags.items() if name not in PER_RUN}
+
+
+def plan(
+    script: Script,
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    task_names: Sequence[str],
+    common: Mapping[str, Any],
+    folder: Path,
+) -> list[Cell]:
+    """The runs, in the order they are to be done: all arms of a seed, then the next seed.
+
+    The runs of a seed differ in their arm's flags alone: they have the same order of rows and
+    begin with the same weights.
+
+    Args:
+        script: what is run.
+        arms: what is compared, the baseline first.
+        seeds: one run of each arm a seed.
+        task_names: none is the task that the common flags name.
+        common: flags of all runs, by name.
+        folder: theirs are ``<task>/<arm>/seed-<n>`` in it.
+
+    Raises ``ValueError`` for flags that the script would refuse.
+    """
+    asked = [
+        (arm, *_checked(script, arm, {**common, **chosen}))
+        for chosen in ([{"task_name": name} for name in task_names] or [{}])
+        for arm in arms
+    ]
+    return [
+        _cell(script, arm, seed, flags, settings, folder)
+        for seed in seeds
+        for arm, flags, settings in asked
+    ]
+
+
+def announce(cells: Sequence[Cell], file: TextIO | None = None) -> None:
+    """Say what will be run, and what it will not be able to show."""
+    names = list(dict.fromkeys(cell.arm.name for cell in cells))
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
+    print(
+        f"{len(cells)} runs: {', '.join(tasks)}; {', '.join(names[1:])} against {names[0]}; "
+        f"seeds {seeds[0]} to {seeds[-1]}",
+        flush=True,
+        file=file,
+    )
+    warning = limits(len(seeds), len(tasks) * (len(names) - 1))
+    if warning is not None:
+        print(f"Before you wait: {warning}", flush=True, file=file)
+
+
+def _checked(
+    script: Script, arm: Arm, common: Mapping[str, Any]
+) -> tuple[dict[str, Any], Settings[Any, Any]]:
+    """All flags of the arm's runs but the seed, and what they ask for."""
+    try:
+        flags = flags_for(arm, common, script)
+        return flags, script.settings(flags)
+    except ValueError as error:
+        raise Refused(f"Arm {arm.name}: {error}") from error
+
+
+def _cell(
+    script: Script,
+    arm: Arm,
+    seed: int,
+    flags: Mapping[str, Any],
+    settings: Settings[Any, Any],
+    folder: Path,
+) -> Cell:
+    task = settings.data.task_name or OWN_DATA
+    name = f"{task}/{arm.name}/seed-{seed}"
+    deciding = json.loads(json.dumps(settings.deciding()))  # as a run's results have them
+    run = Run(name, script.path, folder / name, {**flags, "seed": seed}, deciding | {"seed": seed})
+    return Cell(task, arm, seed, run)

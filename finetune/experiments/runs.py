@@ -1,0 +1,145 @@
+"""One run as data: what is asked of which script, and what is in its folder by now."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finetune.engine import checkpoints
+from finetune.engine.fingerprint import differences
+from finetune.engine.results import RESULTS
+from finetune.errors import refusal
+from finetune.settings import recipes
+from finetune.settings.training import LAST
+
+SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
+CLOSED = "wall_seconds"  # in the record, once the run has ended and its weights are dealt with
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_*")
+METRIC = "metric"  # the flag that has a run measure more than its task's metrics
+TAIL = 12  # lines of a failed run's log that are shown
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of a script.
+
+    Attributes:
+        name: tells it from the others: ``cola/gfsa/seed-3``.
+        script: path of the script.
+        folder: its ``output_dir``.
+        flags: all of its flags by name but ``output_dir``, none of them None.
+        settings: what decides its numbers, by name, as its results have them.
+    """
+
+    name: str
+    script: Path
+    folder: Path
+    flags: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    def command(self, launcher: Sequence[str] = ()) -> list[str]:
+        """The words that start it from its file, or continue it from its last checkpoint."""
+        return self._words(launcher, {"recipe": str(self.folder / SETTINGS)})
+
+    def command_in_full(self, launcher: Sequence[str] = ()) -> list[str]:
+        """The same with every flag, for which no file need be there."""
+        return self._words(launcher, self._all_flags())
+
+    def write_settings(self) -> None:
+        """Write the file that `command` names: a recipe with all of its flags."""
+        text = yaml.safe_dump(self._all_flags(), sort_keys=False, allow_unicode=True)
+        (self.folder / SETTINGS).write_text(text, "utf-8")
+
+    def is_done(self) -> bool:
+        """Whether its results are there; a script writes them last, and whole."""
+        return (self.folder / RESULTS).is_file()
+
+    def can_resume(self) -> bool:
+        """Whether it was killed with a checkpoint."""
+        return not self.is_done() and bool(checkpoints.listed(self.folder))
+
+    def results(self) -> dict[str, Any]:
+        """What the script wrote.
+
+        Raises ``ValueError`` if the file is damaged.
+        """
+        return read_json(self.folder / RESULTS)
+
+    def record(self) -> dict[str, Any] | None:
+        """What was written down when it was started from here; None if it was not.
+
+        Raises ``ValueError`` if the file is damaged.
+        """
+        path = self.folder / RECORD
+        return read_json(path) if path.is_file() else None
+
+    def faults(self) -> list[str]:
+        """How what is in its folder differs from what is asked, a line each, (then -> now).
+
+        Settings that only one of the two knows are left out: they came with another version. Of
+        metrics a finished run may have measured more than is asked.
+        """
+        if self.is_done():
+            found = self.results().get("settings", {})
+        elif self.can_resume():
+            found = (self.record() or {}).get("settings", {})
+        else:
+            return []
+        now = {name: value for name, value in self.settings.items() if name in found}
+        measured, asked = (set(which.get(METRIC) or ()) for which in (found, self.settings))
+        if asked - measured:
+            now[METRIC] = self.settings[METRIC]
+        elif self.is_done():
+            now.pop(METRIC, None)
+        return differences({name: found.get(name) for name in now}, now)
+
+    def log_tail(self) -> str:
+        """The last lines of its log; of lines that a progress bar rewrote, the last state."""
+        text = (self.folder / LOG).read_bytes().decode("utf-8", "replace")
+        lines = [line.rpartition("\r")[2].rstrip() for line in re.split(r"\r?\n", text)]
+        return "\n".join([line for line in lines if line][-TAIL:])
+
+    def has_weights(self) -> bool:
+        """Whether a model is in its folder."""
+        return any(self.folder.glob("*.safetensors"))
+
+    def remove_weights(self) -> None:
+        """Delete a finished run's weights and checkpoints, if it was started without keeping.
+
+        Once: what is there later, somebody else has put there.
+        """
+        record = self.record()
+        if not self.is_done() or record is None or record["keep_models"] or CLOSED in record:
+            return
+        for path in [p for pattern in WEIGHTS for p in self.folder.glob(pattern)]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)  # another process may be at it, too
+            else:
+                path.unlink(missing_ok=True)
+
+    def _all_flags(self) -> dict[str, Any]:
+        return {**self.flags, "output_dir": str(self.folder)}
+
+    def _words(self, launcher: Sequence[str], flags: Mapping[str, Any]) -> list[str]:
+        if self.can_resume():
+            flags = {**flags, "resume_from_checkpoint": LAST}
+        return [*(launcher or (sys.executable,)), str(self.script), *recipes.words(flags)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        remedy = f"Remove {path.parent}, and the run is done again."
+        raise refusal(str(path), "damaged", "the JSON that a run leaves", remedy)
+    return found

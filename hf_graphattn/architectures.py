@@ -81,15 +81,20 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     return found
 
 
+def self_attention_modules(model: nn.Module) -> list[AttentionModule]:
+    """Those of the attention modules that can have a filter, in the order that `layers` counts."""
+    return [found for found in attention_modules(model) if found.is_self_attention]
+
+
 def unknown_attention(model: nn.Module) -> list[str]:
-    """Class names of modules that look like attention and are in no row: for the error message."""
+    """Class names of modules that look like attention but are in no row, for the error message."""
     names = {type(module).__name__ for module in model.modules()}
     known = {row.attention for row in ARCHITECTURES}
     return sorted(name for name in names if "attention" in name.lower() and name not in known)
 
 
 def supported() -> str:
-    """The architectures of the table, for messages."""
+    """The names of the architectures in the table, for error messages."""
     return ", ".join(row.name for row in ARCHITECTURES)
 
 

@@ -23,7 +23,8 @@ from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
 
 NAME = "graph_attn"  # of the attention function, of the mask function, and in config.json
-FILTER = "graph_filter"  # the filter's name in its attention module; None: deliberately plain
+# The attribute of an attention module that holds its filter; None marks it as plain on purpose.
+FILTER = "graph_filter"
 
 logger = logging.getLogger("hf_graphattn")
 
@@ -48,15 +49,16 @@ def graph_attn(
     (B, H, Nq, Nk), else None.
 
     Raises:
-        GraphAttentionError: the model was not loaded with its filters; keys from a cache; an
-            argument that changes the attention in a way this function does not compute.
+        GraphAttentionError: the model was loaded without its filters; there are keys from a cache
+            that the filter cannot use; an argument changes the attention in a way that this
+            function does not compute.
     """
     graph_filter = _filter_of(module)
     for name in ("softcap", "s_aux"):
         if kwargs.get(name) is not None:
             raise GraphAttentionError(
                 f"{type(module).__name__} passes {name}={kwargs[name]!r} to its attention, which "
-                f"graph-filter attention does not compute. Unpatch the model."
+                f"graph-filter attention does not compute. Call unpatch_model(model)."
             )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask, causal = masks.merge(attention_mask, position_bias, bool(causal), query, key)
@@ -77,7 +79,7 @@ def graph_attn(
 
 
 def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | None]:
-    """(A V, A if recorded): cross-attention, and the layers that were not chosen."""
+    """(A V, A if recorded), for cross-attention and for the layers that were not chosen."""
     record = _recording()
     attend = backends.make("eager" if record else "sdpa", inputs)
     return attend(value), attend.matrix if record else None
@@ -86,7 +88,7 @@ def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | Non
 def _filtered(
     graph_filter: Any, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
 ) -> tuple[Tensor, Tensor | None]:
-    """(H V, H if recorded); with a cache, the rows of the new tokens."""
+    """(H V, H if recorded); with a cache, only the rows of the new tokens."""
     record = _recording()
     name = backends.choose(
         graph_filter.backend,
@@ -115,11 +117,11 @@ def _filtered(
 def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Forward pre-hook of every attention module with a filter.
 
-    The filter must be reached; and it is handed its layer of the cache, which the attention
-    function itself never receives.
+    It checks that the filter will be reached, and passes on the layer of the cache, which
+    transformers does not give to attention functions.
 
     Raises:
-        GraphAttentionError: the model's attention implementation was changed under the filter.
+        GraphAttentionError: the model's attention implementation was changed after patching.
     """
     implementation = module.config._attn_implementation
     if implementation != NAME:
@@ -129,7 +131,7 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
             f"patch_model(model, config, backend=...)."
         )
-    # By its class: GPT-NeoX calls it layer_past.
+    # The cache is found by its class, since GPT-NeoX calls the argument layer_past.
     cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
     if cache is None:
         return args, kwargs
@@ -158,15 +160,15 @@ def _filter_of(module: nn.Module) -> Any:
 def _recording() -> bool:
     """Whether the call under way collects attentions (`output_attentions=True`, or the config's).
 
-    Read from the collector that transformers' own recording hooks read: several models (GPT-2)
-    keep the argument from their attention modules.
+    It is read where transformers' own recording hooks read it, since several models (GPT-2) do not
+    pass the argument on to their attention modules.
     """
     collected = _active_collector.get()
     return collected is not None and any(key.endswith("attentions") for key in collected)
 
 
 def _one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
-    """Keys or values repeated for grouped-query attention: one head per query head."""
+    """Keys or values, repeated where several query heads share them: one for each query head."""
     groups = query.shape[1] // states.shape[1]
     return states if groups == 1 else states.repeat_interleave(groups, dim=1)
 

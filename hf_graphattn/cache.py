@@ -1,9 +1,9 @@
 """Cached generation: what a filter needs of earlier tokens, kept beside their keys and values.
 
 Row t of A^2 V = A (A V) needs (A V)_j of every earlier token j, whose query is gone. In a causal
-model (A V)_j never changes, so it is kept. It rides in the last dimension of the cached values,
-(B, heads, N, D) becoming (B, heads, N, D + operands * D): whatever the cache then does to its
-values (reorder beams, crop, select, repeat, reset, preallocate), the operands follow.
+model (A V)_j never changes, so it is kept. It is stored in the last dimension of the cached values,
+which grow from (B, heads, N, D) to (B, heads, N, D + operands * D). So whatever the cache does to
+its values (reorder beams, crop, select, repeat, reset, preallocate) is done to the operands too.
 
 An operand is what a filter passes to `attend` after its first call; GFSA has one.
 """
@@ -30,18 +30,18 @@ from .errors import GraphAttentionError
 
 
 class OperandLayer(CacheLayerMixin):
-    """Mixin of cache layers whose values carry a filter's operands."""
+    """Mixin for cache layers whose values carry a filter's operands."""
 
-    operands: int  # how many
-    groups: int  # query heads a key-value head
-    new_values: Tensor  # of the call under way, (B, key-value heads, Nq, D)
-    values: Any  # a tensor once it is initialised
-    _wide: Tensor  # values and operands of all keys of the call under way
+    operands: int  # how many there are
+    groups: int  # query heads for each key-value head
+    new_values: Tensor  # those of the current call, (B, key-value heads, Nq, D)
+    values: Any  # a tensor once the layer is initialised
+    _wide: Tensor  # values and operands of all keys of the current call
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """As the plain layer's: keys and values of all tokens; room is made for the operands."""
+        """Keys and values of all tokens, as from the plain layer; makes room for the operands."""
         self.new_values = value_states
         width = value_states.shape[-1]
         room = self.operands * self.groups * width
@@ -52,7 +52,7 @@ class OperandLayer(CacheLayerMixin):
         return keys, wide[..., :width]
 
     def append(self, index: int, operand: Tensor) -> Tensor:
-        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns that of all keys."""
+        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns it for all keys."""
         batch, heads, length, width = operand.shape
         packed = operand.view(batch, heads // self.groups, self.groups, length, width)
         packed = packed.transpose(2, 3).flatten(3)
@@ -65,9 +65,9 @@ class OperandLayer(CacheLayerMixin):
     def _write(self, packed: Tensor, columns: slice) -> None:
         new = packed.shape[-2]
         if not (self._wide.requires_grad or packed.requires_grad):
-            self._wide[:, :, -new:, columns] = packed  # the cached values are a view of it
+            self._wide[:, :, -new:, columns] = packed  # the cached values are a view of this
             return
-        # Autograd holds the values: write a copy.
+        # Autograd has saved the values, so they may not be changed: write into a copy.
         wide = self._wide.clone()
         wide[:, :, -new:, columns] = packed
         self._wide, self.values = wide, wide[:, :, -self.values.shape[-2] :]
@@ -85,18 +85,18 @@ class OperandStaticLayer(OperandLayer, StaticLayer):
     """`StaticLayer` with operands: buffers of full length, written where the new tokens are."""
 
     def _write(self, packed: Tensor, columns: slice) -> None:
-        new = packed.shape[-2]  # counted in `cumulative_length` by now
+        new = packed.shape[-2]  # `cumulative_length` includes them already
         positions = torch.arange(-new, 0, device=packed.device) + self.cumulative_length
         self.values[..., columns].index_copy_(2, positions, packed)
 
 
 class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
-    """`StaticSlidingWindowLayer` with operands: as the window moves on, they move with it."""
+    """`StaticSlidingWindowLayer` with operands, which move with the window."""
 
     def _write(self, packed: Tensor, columns: slice) -> None:
         new, window = packed.shape[-2], self.max_cache_len
         if self._wide is not self.values:
-            # The window overflows: the call sees all its tokens, the buffers hold the last ones.
+            # The window overflows: this call sees all its tokens, the buffers keep the last ones.
             self._wide[:, :, -new:, columns] = packed
             kept = min(new, window)
             self.values[:, :, window - kept :, columns] = packed[:, :, new - kept :]
@@ -117,10 +117,10 @@ _WITH_OPERANDS: dict[type, type[OperandLayer]] = {
 def operand_layer(
     cache: Any, index: int, operands: int, groups: int, training: bool
 ) -> OperandLayer | None:
-    """The layer `index` of `cache`, made one that carries operands at its first use.
+    """The layer `index` of `cache`; at its first use it is replaced by one that carries operands.
 
-    None where none is needed: without a cache, and in training, where the cache that some models
-    fill by default is thrown away.
+    None where no such layer is needed: without a cache, and in training, where the cache that some
+    models fill by default is thrown away.
 
     Raises:
         GraphAttentionError: the cache cannot carry operands, or was filled without them.
@@ -145,7 +145,7 @@ def operand_layer(
 
 
 class CachedAttention(Attention):
-    """`attend` for new tokens: their rows of A, the operands of all tokens."""
+    """`attend` for new tokens: applies their rows of A to the operands of all tokens."""
 
     def __init__(self, inner: Attention, layer: OperandLayer, every_value: Tensor) -> None:
         super().__init__(inner.inputs)
@@ -161,19 +161,19 @@ class CachedAttention(Attention):
 
     def __call__(self, x: Tensor) -> Tensor:
         """`A x` for the new tokens, x (B, H, Nq, D); the first call's x is the new values."""
-        operand = self.calls - 1  # the first call's are the values, which the cache has anyway
+        operand = self.calls - 1  # the first call's x are the values, which the cache has anyway
         self.calls += 1
         return self.inner(self.layer.append(operand, x) if operand >= 0 else self.every_value)
 
 
 def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:
-    """A layer of `kind` as long as `layer`. Each class takes its own of the arguments."""
+    """A layer of `kind`, as long as `layer`. Each class uses only its own arguments."""
     length = getattr(layer, "max_cache_len", None)
-    window = getattr(layer, "sliding_window", length)  # the static window's length is its window
+    window = getattr(layer, "sliding_window", length)  # a static window layer has only its length
     new = kind(max_cache_len=length, sliding_window=window)
-    if hasattr(layer, "record_past"):  # assisted decoding will crop what it rejects
+    if hasattr(layer, "record_past"):  # assisted decoding will crop rejected tokens
         new.record_past = layer.record_past  # type: ignore[attr-defined]
-    if operands == 0:  # then the values are as wide as the plain layer's: go on with them
+    if operands == 0:  # the values are as wide as the plain layer's, so they are kept
         new.__dict__.update(layer.__dict__)
     new.operands, new.groups = operands, groups
     return new

@@ -32,11 +32,11 @@ def model_card(
     """The card of a patched model; `results` become its model-index.
 
     Args:
-        repo_id: where it will be: the card shows how to load it from there.
+        repo_id: the repository that the card is for; the card shows how to load it from there.
         base_model: hub id of the pretrained model (default: where the model was loaded from when
             it was patched, unless that was a folder).
-        datasets: hub ids.
-        results: `huggingface_hub.EvalResult`, one a metric.
+        datasets: their hub ids.
+        results: a `huggingface_hub.EvalResult` for each metric.
 
     Raises:
         GraphAttentionError: the model is not patched.
@@ -110,7 +110,7 @@ def _number(value: object) -> str:
 
 
 def hub_id(name: str | None) -> str | None:
-    """`name`, if it can be a hub repository and is no local path."""
+    """`name`, if it can be a hub repository and is not a local path; else None."""
     if not name or os.path.exists(name):
         return None
     try:

@@ -1,8 +1,9 @@
-"""The filters alone in one small file: their scalars, their config, and which model they fit.
+"""One small file with the filters alone: their scalars, their config, and which model they fit.
 
 `graph_filters.safetensors` holds a tensor for each learned scalar, and in its metadata the JSON
 object of `config.graph_attn` and the base's shape: model type, width, and the number of heads of
-every self-attention module. Names are those of the base model, so that filters move between heads.
+every self-attention module. The tensors have their names in the base model, so that the filters of
+a model with one head can be loaded into a model with another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from .adapters import base_model, original_filter, refuse_adapted
-from .architectures import attention_modules
+from .architectures import self_attention_modules
 from .attention import FILTER
 from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError
@@ -34,7 +35,7 @@ FILTERS_NAME = "graph_filters.safetensors"
 def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Write the filters of a patched model to `folder`; returns the file's path.
 
-    Of a model that PEFT wraps, the filters under the adapters are written.
+    If PEFT has wrapped the model, the filters of its base are written, not those of an adapter.
 
     Raises:
         GraphAttentionError: the model is not patched.
@@ -64,14 +65,14 @@ def load_filters(
     """Patch a plain model with the filters that `save_filters` wrote; returns the model.
 
     Args:
-        model: plain, of the shape that the filters were saved from; any head.
+        model: a plain model of the shape that the filters were saved from, with any head.
         path_or_repo: the folder, or a hub repository that holds the file.
         backend: as in `patch_model`.
         kwargs: where the file is, as in transformers: revision, token, cache_dir ...
 
     Raises:
-        GraphAttentionError: there is no such file, or it is damaged; the model is patched already,
-            or its attention modules or their heads are others. The model is then as it was.
+        GraphAttentionError: there is no such file, or it is damaged; or the model is patched
+            already, or has other attention modules or heads. The model is then as it was.
     """
     path = os.fspath(path_or_repo)
     saved, shape, tensors = read_filters(path, kwargs)
@@ -99,7 +100,7 @@ def read_filters(
     """(`graph_attn`, the base's shape, tensors) of a file of filters.
 
     Raises:
-        GraphAttentionError: there is none, or it is damaged.
+        GraphAttentionError: there is no such file, or it is damaged.
     """
     unknown = sorted(where.keys() - set(HUB_ARGUMENTS))
     if unknown:
@@ -107,8 +108,8 @@ def read_filters(
     file = find_filters(path, where)
     if file is None:
         raise GraphAttentionError(
-            f"{path!r} has no {FILTERS_NAME}: save_filters(model, folder) writes it. A whole "
-            f"patched model is loaded by from_pretrained."
+            f"{path!r} has no {FILTERS_NAME}. Write it with save_filters(model, folder); or, if "
+            f"this is a whole patched model, load it with from_pretrained(path)."
         )
     try:
         with safe_open(file, framework="pt") as opened:
@@ -116,18 +117,21 @@ def read_filters(
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
         return about["graph_attn"], about["shape"], tensors
     except (SafetensorError, ValueError, KeyError) as error:
-        raise GraphAttentionError(f"{file} is no file of filters, or damaged: {error}") from error
+        raise GraphAttentionError(
+            f"{file} is not a file of filters, or is damaged ({error}). Write it again with "
+            f"save_filters(model, folder)."
+        ) from error
 
 
 def find_filters(path: str, where: dict[str, Any]) -> str | None:
-    """The local path of a folder's or repository's file of filters, None if it has none."""
+    """The local path of the file of filters in a folder or repository; None if there is none."""
     return cached_file(path, FILTERS_NAME, _raise_exceptions_for_missing_entries=False, **where)
 
 
 def shape_of(model: nn.Module) -> dict[str, Any]:
     """What a base must have in common with the one that filters were saved from."""
     base = base_model(model)
-    modules = [found for found in attention_modules(base) if found.is_self_attention]
+    modules = self_attention_modules(base)
     return {
         "model_type": base.config.model_type,
         "hidden_size": base.config.hidden_size,

@@ -1,8 +1,8 @@
 """Loading a patched model from a folder or the hub.
 
-Saving needs nothing of ours: `model.save_pretrained` writes the filters with the weights, and
-`config.json` says what was patched. Loading is plain class, patch, then the filter tensors,
-strictly: none missing, none left over, every shape right.
+Saving needs no function of ours: `model.save_pretrained` writes the filters with the weights, and
+`config.json` says what was patched. Loading makes the plain model, patches it, and then copies the
+filter tensors, strictly: none may be missing or left over, and every shape must be right.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .filters import filter_parameters
 from .patching import patch_model
 from .variants import VariantConfig
 
-# What from_pretrained of transformers says about where the files are; the rest is about the model.
+# The arguments of transformers' from_pretrained that say where the files are.
 HUB_ARGUMENTS = (
     "cache_dir",
     "force_download",
@@ -53,7 +53,7 @@ def from_pretrained(
 
     Args:
         path_or_repo: a folder, or "user/repository".
-        graph_attn: for a plain checkpoint, the filters to put in; a patched one has its own.
+        graph_attn: for a plain checkpoint, the filters to put in. A patched one has its own.
         auto_class: the class to load, `AutoModelForSequenceClassification` or a model class; by
             default the class that the checkpoint names.
         backend: as in `patch_model`.
@@ -61,8 +61,8 @@ def from_pretrained(
 
     Raises:
         GraphAttentionError: the checkpoint is plain, of a newer format or of an unknown variant;
-            a filter tensor is missing, misshapen or left over; `attn_implementation` is given, or
-            `graph_attn` for a patched checkpoint.
+            a filter tensor is missing, misshapen or left over; `attn_implementation` is given; or
+            `graph_attn` is given for a patched checkpoint.
     """
     if "attn_implementation" in kwargs:
         raise GraphAttentionError(
@@ -84,17 +84,17 @@ def from_pretrained(
 
 
 def _base_of(saved: dict[str, Any]) -> dict[str, Any]:
-    """The base model's name as it was saved: the checkpoint itself is not its own base."""
+    """The base model's name as it was saved. The checkpoint that is loaded is not the base."""
     return {name: saved[name] for name in ("base_model",) if name in saved}
 
 
 def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
-    """The checkpoint's config, a copy of ours, and the arguments that are no settings of it."""
+    """The checkpoint's config, as a copy, and the arguments that are not settings of it."""
     kwargs = dict(kwargs)
     config = kwargs.pop("config", None)
     if isinstance(config, PreTrainedConfig):
         return copy.deepcopy(config), kwargs
-    # "auto" is for the model's loading alone: a config would take it for a dtype.
+    # Only the model's loading knows "auto": a config would take it for a dtype.
     dtypes: tuple[str, ...] = ("dtype", "torch_dtype")
     kept = {name: kwargs.pop(name) for name in dtypes if name in kwargs}
     kept |= {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
@@ -143,18 +143,21 @@ def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
 
 
 def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
-    """(The plain model, what is returned to the caller: with `output_loading_info`, a tuple)."""
+    """(The plain model, what the caller gets: a tuple if `output_loading_info` is asked for)."""
     for name in ("graph_attn", "attn_implementation", "auto_map"):
         config.__dict__.pop(name, None)
-    config._attn_implementation = None  # the plain class chooses its own, then is patched
-    if hasattr(cls, "_model_mapping"):  # an Auto class: the class that it would choose
+    config._attn_implementation = None  # the plain class chooses its own, and is then patched
+    if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
         if type(config) not in cls._model_mapping:
             raise refusal(
-                "auto_class", cls.__name__, f"one that has a class for {type(config).__name__}"
+                "auto_class",
+                cls.__name__,
+                f"one that has a class for {type(config).__name__}",
+                "Leave it out to load the class that the checkpoint names.",
             )
         cls = cls._model_mapping[type(config)]
-    # The filter tensors are unexpected to the plain class. Only a subclass can tell transformers
-    # not to report them; the model gets its own class back at once.
+    # The plain class does not expect the filter tensors, and only a subclass can tell transformers
+    # not to report them. The model gets its own class back at once.
     ignored = [*(cls._keys_to_ignore_on_load_unexpected or ()), rf"\.{FILTER}\."]
     quiet: Any = type(
         cls.__name__,
@@ -172,7 +175,7 @@ def _filter_tensors(
 ) -> dict[str, Tensor]:
     """The filters' tensors of a checkpoint, read from its safetensors file or shards."""
 
-    def named(name: str) -> str:  # transformers' variant="fp16" is in the files' names
+    def named(name: str) -> str:  # transformers' variant="fp16" is part of the files' names
         stem, _, end = name.rpartition(".")
         return f"{stem}.{weights_variant}.{end}" if weights_variant else name
 
@@ -189,10 +192,11 @@ def _filter_tensors(
     for name in names:
         shard = cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
         if shard is None and not is_patched:
-            continue  # a plain checkpoint in another format
+            continue  # it is a plain checkpoint in another format
         if shard is None:
             raise GraphAttentionError(
-                f"{path!r} has no {name}: hf_graphattn reads safetensors only."
+                f"{path!r} has no {name}, and hf_graphattn reads safetensors only. Save the "
+                f"patched model again with model.save_pretrained(folder)."
             )
         with safe_open(shard, framework="pt") as file:
             keys = [key for key in file.keys() if _is_filter_key(key)]  # noqa: SIM118 (no dict)
@@ -234,8 +238,8 @@ def load_filter_tensors(model: PreTrainedModel, tensors: dict[str, Tensor], path
 def _saved_names(own_name: str, model: PreTrainedModel) -> Iterator[str]:
     """The names that one of the model's tensors may have in a checkpoint.
 
-    A head prefixes its base model's names, and transformers keeps the names of a model's first
-    release in files (ViT's encoder.layer), whatever it calls the modules today.
+    A model with a head puts a prefix before its base's names. And files keep the names of a model's
+    first release (ViT's encoder.layer), whatever transformers calls the modules today.
     """
     prefix = f"{model.base_model_prefix}."
     for name in (prefix + own_name, own_name.removeprefix(prefix), own_name):

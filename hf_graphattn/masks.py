@@ -1,9 +1,9 @@
-"""The masks of a patched model, and their one form.
+"""The masks of a patched model, brought into one form.
 
 transformers makes one mask for all layers of a model, by the mask function registered under the
-attention's name. Ours is SDPA's: boolean (B, 1, Nq, Nk), True where a query may attend, or None
-where causality alone would do (then the attention must be causal by itself) or nothing is masked.
-A user's own 4-D mask arrives as it is, T5's position bias beside it.
+attention's name. Ours is the one of SDPA: boolean (B, 1, Nq, Nk), True where a query may attend, or
+None if nothing is masked but by causality, which the attention must then apply by itself. A user's
+own 4-D mask arrives unchanged, and T5's position bias beside it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from transformers.masking_utils import sdpa_mask as graph_attn_mask
 def merge(
     mask: Tensor | None, position_bias: Tensor | None, causal: bool, query: Tensor, key: Tensor
 ) -> tuple[Tensor | None, bool]:
-    """(mask, causal) with the position bias in the mask, and causality there if there is a mask.
+    """(mask, causal), with the position bias added to the mask.
 
-    `mask` None, boolean or additive; `position_bias` (1 or B, H, Nq, Nk) or None. A mask already
-    holds the causality.
+    `mask` is None, boolean or additive, and already contains the causality; `position_bias` is
+    (1 or B, H, Nq, Nk) or None. `causal` is only True where the mask that is returned is None.
     """
-    if mask is not None or query.shape[-2] == 1:  # as a branch: a compiled length is symbolic
+    if mask is not None or query.shape[-2] == 1:  # a branch, since a compiled length is symbolic
         causal = False
     if position_bias is None:
         return mask, causal

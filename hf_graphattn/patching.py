@@ -1,9 +1,9 @@
 """Putting filters into a model, and taking them out again.
 
 `patch_model` checks everything and builds every filter before it touches the model: after an
-error the model is as it was. The model keeps its class, its modules and its parameters; each
-self-attention module gains a submodule `graph_filter` and a forward pre-hook, the config the name
-of the attention function and one JSON object, `config.graph_attn`.
+error the model is as it was. The model keeps its class, its modules and its parameters. Each
+self-attention module gains a submodule `graph_filter` and a forward pre-hook; the config gains the
+name of the attention function and one JSON object, `config.graph_attn`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .filters import is_patched
 from .repository import PushToHub
 from .variants import GraphFilter, VariantConfig, variant_configs
 
-UNDO = "_graph_attn_undo"  # on the patched model: [(config, its attention implementation)]
+# The attribute of a patched model that holds [(config, its own attention implementation)].
+UNDO = "_graph_attn_undo"
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -33,19 +34,20 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
     """Turn the self-attention of `model` into the graph filter of `config`, in place.
 
     Args:
-        model: a transformers model of a supported architecture, with or without a head. The
-            outermost one: a part's filters are not saved with the whole.
+        model: a transformers model of a supported architecture, with or without a head. It must
+            be the outermost model, since a part's filters are not saved with the whole.
         config: `GFSAConfig(...)`, `PLaTConfig(...)`, `LaplacianConfig(...)` ...
-        backend: how the attention is computed: "auto", "eager" (keeps A), "sdpa" (fused passes),
-            or, where they can run, "flash_attention_2" (the flash_attn package) and
-            "flex_attention"; for p-LaT "blockwise" (any device) and "triton" (CUDA).
+        backend: how the attention is computed. "auto" chooses at each call; "eager" keeps A;
+            "sdpa" makes fused passes, as do "flash_attention_2" (the flash_attn package) and
+            "flex_attention" where they can run; p-LaT has "blockwise" (any device) and "triton"
+            (CUDA).
 
     Returns:
         The model itself.
 
     Raises:
-        GraphAttentionError: a bad argument, a model that is patched already, that has no
-            attention, or whose architecture is not supported. The model is then as it was.
+        GraphAttentionError: an argument is bad; or the model is patched already, has no
+            attention, or is of an architecture that is not supported. The model is as it was.
     """
     _check_arguments(model, config)
     modules = attention_modules(model)
@@ -66,7 +68,8 @@ def unpatch_model(model: Model) -> Model:
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
     if not owners:
         raise GraphAttentionError(
-            f"{type(model).__name__} is not patched. is_patched(model) tells; patch_model patches."
+            f"{type(model).__name__} is not patched, so there is nothing to take out. "
+            f"is_patched(model) tells whether a model is."
         )
     for attention in attention_modules(model):
         _detach(attention.module)
@@ -78,12 +81,19 @@ def unpatch_model(model: Model) -> Model:
     return model
 
 
+def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
+    found = [getattr(module, "config", None) for module in model.modules()]
+    return list({id(c): c for c in found if isinstance(c, PreTrainedConfig)}.values())
+
+
 def _check_arguments(model: object, config: object) -> None:
     if not isinstance(config, VariantConfig):
         allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())
         raise refusal("config", config, allowed)
     if not isinstance(model, nn.Module):
-        raise refusal("model", type(model).__name__, "a transformers model")
+        remedy = "Load it with from_pretrained first."
+        raise refusal("model", type(model).__name__, "a transformers model", remedy)
     if is_patched(model):
         raise GraphAttentionError(
             f"{type(model).__name__} is patched already. Call unpatch_model(model) first."
@@ -137,7 +147,9 @@ def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list
                 config.layers,
                 f"indices from {-count} to {count - 1}: the model has {count} self-attention "
                 f"module(s) of its own",
-                "Layers that share one module (ALBERT) share its filter." if count == 1 else "",
+                "Leave layers out: layers that share a module (ALBERT) share its filter."
+                if count == 1
+                else "",
             )
     wanted = {index % count for index in config.layers}
     return [layer for i, layer in enumerate(layers) if i in wanted]
@@ -156,21 +168,22 @@ def _attach(
     filters: dict[str, GraphFilter],
 ) -> None:
     for attention in modules:
-        # None marks a module as deliberately plain; one without the mark was not patched at all.
+        # None marks a module as plain on purpose; a module without the mark was never patched.
         setattr(attention.module, FILTER, filters.get(attention.name))
         if attention.name in filters:
             attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
-    undo = [(c, c._attn_implementation) for c in _configs(model)]
+    undo = [(c, c._attn_implementation) for c in model_configs(model)]
     model.__dict__[UNDO] = undo
     for own_config, _ in undo:
         own_config._attn_implementation = NAME
-    model.config.attn_implementation = NAME  # written to config.json: plain transformers refuses
+    # This one is written to config.json, so that plain transformers refuses the checkpoint.
+    model.config.attn_implementation = NAME
     model.config.graph_attn = make_entry(config) | _base_model(model)
     model.__dict__["push_to_hub"] = PushToHub(model)
 
 
 def _base_model(model: PreTrainedModel) -> dict[str, str]:
-    """For the model card: the hub id that the model came from; nothing for a local folder."""
+    """The hub id that the model came from, for the card; nothing if it came from a folder."""
     name = hub_id(model.config.name_or_path)
     return {"base_model": name} if name else {}
 
@@ -181,13 +194,3 @@ def _detach(module: nn.Module) -> None:
             del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
     if hasattr(module, FILTER):
         delattr(module, FILTER)
-
-
-def _configs(model: nn.Module) -> list[PreTrainedConfig]:
-    """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
-    found = {id(c): c for m in model.modules() if isinstance(c := _config(m), PreTrainedConfig)}
-    return list(found.values())
-
-
-def _config(module: nn.Module) -> object:
-    return getattr(module, "config", None)

@@ -1,4 +1,4 @@
-"""What the module in a hub repository imports, for `trust_remote_code=True`.
+"""What the module in a pushed repository imports, for `trust_remote_code=True`.
 
 `from hf_graphattn.remote import AutoModelForMaskedLM` gives a loader that transformers'
 `AutoModelForMaskedLM.from_pretrained(repo, trust_remote_code=True)` takes for a model class.
@@ -16,7 +16,7 @@ from .loading import from_pretrained
 
 
 class RemoteLoader:
-    """Stands where transformers expects a class from a repository's own code."""
+    """Takes the place of the class that transformers expects from a repository's own code."""
 
     auto_class = ""
 
@@ -24,7 +24,7 @@ class RemoteLoader:
     def from_pretrained(
         cls, path: str, *args: Any, _from_auto: bool = True, **kwargs: Any
     ) -> PreTrainedModel:
-        """As `hf_graphattn.from_pretrained`."""
+        """Load the repository with `hf_graphattn.from_pretrained`."""
         kwargs.pop("trust_remote_code", None)
         return from_pretrained(
             path, *args, auto_class=getattr(transformers, cls.auto_class), **kwargs
@@ -39,7 +39,7 @@ class RemoteLoader:
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Called by transformers; nothing is to be registered."""
+        """transformers calls this; there is nothing to register."""
 
 
 def __getattr__(name: str) -> type[RemoteLoader]:

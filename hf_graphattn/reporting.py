@@ -1,4 +1,4 @@
-"""`report(model)`: what was patched, as a table."""
+"""`report(model)`: a table of what was patched."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from . import backends
 from .adapters import active_filter, original_filter
-from .architectures import attention_modules
+from .architectures import AttentionModule, self_attention_modules
 from .attention import FILTER
 from .errors import GraphAttentionError
 from .filters import graph_filters, is_patched
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
-SHOWN_HEADS = 8  # values printed a scalar; of more, the smallest, mean and largest
+SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
 
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One self-attention module; without a filter, `variant` is "plain" and the rest empty.
+    """One self-attention module. Without a filter its variant is "plain" and the rest is empty.
 
-    scalars: name -> one value, or a list of one a head (of several a head, a list each).
-    learned: the names of those that are parameters.
+    scalars: name -> one value, or a list with each head's value (or list of values).
+    learned: the names of the scalars that are parameters.
     """
 
     layer: int
@@ -47,7 +47,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Report:
-    """The table of `report(model)`: prints as text, shows as HTML in a notebook."""
+    """The table of `report(model)`: text when printed, HTML in a notebook."""
 
     title: str
     rows: tuple[ReportRow, ...]
@@ -72,23 +72,19 @@ class Report:
 
 
 def report(model: nn.Module) -> Report:
-    """What was patched: one row a self-attention module, in the order that `layers` counts.
+    """What was patched: a row for each self-attention module, in the order that `layers` counts.
 
     Raises:
         GraphAttentionError: the model is not patched.
     """
     if not is_patched(model):
         raise GraphAttentionError(
-            f"{type(model).__name__} is not patched: there is nothing to report. Call "
+            f"{type(model).__name__} is not patched, so there is nothing to report. Call "
             f"patch_model(model, config) first."
         )
-    modules = [found for found in attention_modules(model) if found.is_self_attention]
-    rows = tuple(
-        _row(layer, found.name, found.num_heads, getattr(found.module, FILTER), found.module)
-        for layer, found in enumerate(modules)
-    )
+    rows = tuple(_row(*each) for each in enumerate(self_attention_modules(model)))
     filtered = [row for row in rows if row.backend]
-    own = map(original_filter, graph_filters(model).values())  # an adapter's copies do not count
+    own = map(original_filter, graph_filters(model).values())  # without an adapter's copies
     learned = sum(scalar.numel() for each in own for scalar in each.parameters())
     title = (
         f"{type(model).__name__}: {len(filtered)} of {len(rows)} self-attention modules filtered, "
@@ -97,10 +93,11 @@ def report(model: nn.Module) -> Report:
     return Report(title, rows)
 
 
-def _row(layer: int, name: str, heads: int, graph_filter: Any, module: nn.Module) -> ReportRow:
-    if graph_filter is None:
+def _row(layer: int, attention: AttentionModule) -> ReportRow:
+    name, heads, module = attention.name, attention.num_heads, attention.module
+    if getattr(module, FILTER) is None:
         return ReportRow(layer, name, heads, "plain", {}, (), "", "")
-    current = active_filter(graph_filter)
+    current = active_filter(getattr(module, FILTER))
     config = current.variant_config
     device = next(module.parameters()).device.type
     passes = current.operands + 1
@@ -116,7 +113,7 @@ def _value(value: float | Tensor) -> Any:
 def _shown(value: Any) -> str:
     if not isinstance(value, list):
         return f"{value:.4g}"
-    if isinstance(value[0], list):  # several a head
+    if isinstance(value[0], list):  # each head has several
         return "(" + ", ".join(_shown(list(column)) for column in zip(*value, strict=True)) + ")"
     if len(set(value)) == 1:
         return f"{value[0]:.4g}"

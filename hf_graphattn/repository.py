@@ -38,9 +38,9 @@ def save_repository(
     """Write what `push_to_hub` uploads: weights, `config.json`, README.md, the loading module.
 
     Args:
-        repo_id: the name that the card loads it by.
-        tokenizer: saved beside the model, if given; a processor serves as well.
-        about: for the card, as in `model_card`: base_model, datasets, results, license ...
+        repo_id: the name by which the card shows how to load it.
+        tokenizer: it is saved beside the model, if given. It may be a processor too.
+        about: the card's arguments, as in `model_card`: base_model, datasets, results, license ...
 
     Raises:
         GraphAttentionError: the model is not patched.
@@ -55,7 +55,7 @@ def save_repository(
 
 
 def explain(model: PreTrainedModel, folder: Path, card: ModelCard) -> None:
-    """Add card and loading module to a folder that holds the saved model."""
+    """Add the card and the loading module to a folder that holds the saved model."""
     names = _auto_classes(model)
     config_file = folder / "config.json"
     config = json.loads(config_file.read_text("utf-8"))
@@ -82,8 +82,8 @@ def push_to_hub(
     """Upload a patched model with its card and loading module; returns the commit's address.
 
     A patched model's own `model.push_to_hub(...)` is this function. The card replaces the
-    repository's; arguments of the card as in `model_card`, `tokenizer` and `max_shard_size` as in
-    `save_repository`, the others as in transformers.
+    repository's. The card's arguments are those of `model_card`; `tokenizer` and `max_shard_size`
+    are those of `save_repository`; the others are those of transformers.
     """
     _checked_card(model, repo_id, about)  # refuse before the repository is made
     api = HfApi(token=token)
@@ -105,9 +105,9 @@ def push_to_hub(
 
 
 class PushToHub:
-    """`push_to_hub` of a patched model, in place of transformers' own, whose card says nothing.
+    """`push_to_hub` of a patched model. transformers' own would write its card over ours.
 
-    It refers to the model weakly, so that `del model` frees it, and follows it into copies.
+    It refers to the model weakly, so that `del model` frees it. A copy of the model has its own.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -115,7 +115,7 @@ class PushToHub:
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         model = self.model()
-        assert model is not None  # it is called through the model
+        assert model is not None  # it is called as a method of the model
         return push_to_hub(model, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PushToHub:
@@ -128,7 +128,7 @@ class PushToHub:
 
 def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -> ModelCard:
     refuse_adapted(
-        model, "Call merge_and_unload() first; or save the adapter, and save_filters beside it."
+        model, "Call merge_and_unload() first; or save the adapter and, beside it, save_filters."
     )
     return model_card(model, repo_id, **about)
 

@@ -1,4 +1,4 @@
-"""What training wants to know of a patched model: which parameters, at which rate."""
+"""What training needs to know of a patched model: which parameters, at which rate."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for a torch optimizer: `AdamW(ga.optimizer_groups(model, 2e-5))`.
 
-    Three groups of the parameters that require gradients, those that are empty left out: matrices
-    with `weight_decay`; biases and norms without; the filters' scalars without, at
-    `filter_learning_rate` (default: `learning_rate`).
+    The parameters that require gradients are in three groups: matrices, with `weight_decay`; biases
+    and norms, without; and the filters' scalars, without, at `filter_learning_rate` (default:
+    `learning_rate`). A group without parameters is left out.
 
     Raises:
-        GraphAttentionError: `filter_learning_rate` is given and no filter scalar is trained.
+        GraphAttentionError: `filter_learning_rate` is given, but no filter scalar is trained.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     scalars = {id(parameter) for _, parameter in filter_parameters(model)}
@@ -39,7 +39,7 @@ def optimizer_groups(
             "filter_learning_rate",
             filter_learning_rate,
             "None for a model that trains no filter scalar",
-            "Drop it, or name scalars in the config's trainable.",
+            "Leave it out, or name scalars in the config's trainable.",
         )
     rate = learning_rate if filter_learning_rate is None else filter_learning_rate
     groups = (
@@ -57,26 +57,26 @@ def optimizer_groups(
 def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     """Leave only the filters' learned scalars and the task's head trainable; returns the model.
 
-    The head is what a model has around its base model: a classifier and its pooler, BERT's
-    `cls`. Output embeddings are pretrained (a language model's head), so they are frozen with the
-    base. Undone by `model.requires_grad_(True)`.
+    The head is what a model has around its base model: a classifier and its pooler, or BERT's
+    `cls`. A language model's output embeddings are pretrained, so they are frozen with the base.
+    `model.requires_grad_(True)` undoes it.
 
     Raises:
         GraphAttentionError: the model is not patched, or its filters learn no scalar.
     """
     refuse_adapted(
-        model, "PEFT freezes the base by itself: give its config modules_to_save=peft_modules()."
+        model, "PEFT freezes the base itself: give its config modules_to_save=peft_modules()."
     )
     if not is_patched(model):
         raise GraphAttentionError(
-            f"{type(model).__name__} is not patched, so nothing of it would be trained but its "
-            f"head. Call patch_model(model, config) first."
+            f"{type(model).__name__} is not patched, so only its head would be trained. Call "
+            f"patch_model(model, config) first."
         )
     scalars = [parameter for _, parameter in filter_parameters(model)]
     if not scalars:
         raise GraphAttentionError(
-            f"the filters of {type(model).__name__} learn no scalar: nothing would be trained but "
-            f"its head. Name scalars in the config's trainable."
+            f"the filters of {type(model).__name__} learn no scalar, so only its head would be "
+            f"trained. Name scalars in the config's trainable."
         )
     head = list(_head(model))
     model.requires_grad_(False)
@@ -86,9 +86,9 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """The modules that a model has around its base for a task, by name; none of a base model.
+    """The modules that a model has around its base for a task, by name. A base model has none.
 
-    A language model's head is no such module: its output embeddings are pretrained.
+    A language model's head does not count, since its output embeddings are pretrained.
     """
     base, output = model.base_model, model.get_output_embeddings()
     if base is model and "For" not in type(model).__name__:
@@ -107,7 +107,7 @@ def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
 def _head(model: PreTrainedModel) -> Iterator[nn.Parameter]:
     for module in task_head(model).values():
         yield from module.parameters()
-    # BERT's pooler is new beside a fresh classifier: it belongs to the head in all but name.
+    # BERT's pooler is as new as the classifier, so it counts as part of the head.
     pooler = getattr(model.base_model, "pooler", None)
     if model.base_model is not model and isinstance(pooler, nn.Module):
         yield from pooler.parameters()

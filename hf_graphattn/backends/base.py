@@ -1,4 +1,4 @@
-"""What one call of an attention layer has, and A made from it."""
+"""The inputs of one call of an attention layer, the matrix A, and what every backend has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """The arguments of one call of an attention layer, in one form.
+    """The arguments of one call of an attention layer, in the one form that backends read.
 
-    query (B, H, Nq, D) and key (B, H, Nk, D). `mask` is None, boolean (True = attend) or additive
-    floating point, broadcastable to (B, H, Nq, Nk); `causal` is only ever True without a mask.
+    query is (B, H, Nq, D) and key (B, H, Nk, D). `mask` is None, boolean (True = attend) or
+    additive floating point, broadcastable to (B, H, Nq, Nk). `causal` is only True without a mask.
     """
 
     query: Tensor
@@ -36,7 +36,7 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
     if bias is not None:
-        scores.add_(bias)  # in place: what this form costs is passes over N x N matrices
+        scores.add_(bias)  # in place: the cost here is the passes over N x N matrices
     matrix = scores.softmax(-1)
     if allowed is not None:
         matrix = matrix * allowed.any(-1, keepdim=True)
@@ -47,9 +47,10 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
 def _bias(
     inputs: AttentionInputs, rows: slice, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What is added to the scores of these rows; and where they may attend, if some may nowhere.
+    """What to add to the scores of these rows, and where they may attend.
 
-    The least number hides in place of minus infinity where a row may be all hidden: no NaN.
+    The second is None where every row may attend somewhere. Where a mask may hide a whole row,
+    hidden scores get the least finite number rather than minus infinity: no NaN can come of it.
     """
     if inputs.causal:
         device = inputs.query.device

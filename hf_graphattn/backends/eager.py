@@ -1,4 +1,7 @@
-"""`eager`: A is made once, kept, and applied at every call. The reference; any device and dtype."""
+"""`eager`: A is made once, kept, and applied at every call.
+
+It is the reference for the other backends, and works on any device and in any dtype.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from .base import Attention, attention_matrix
 
 
 class EagerAttention(Attention):
-    """`attend` with A kept: dropped out once, the same A at every call."""
+    """Keeps A: dropout is drawn once, and every call applies the same matrix."""
 
     name = "eager"
 
@@ -16,7 +19,7 @@ class EagerAttention(Attention):
 
     @property
     def matrix(self) -> Tensor:
-        if self._matrix is None:  # no cached_property: torch.compile cannot take its lock
+        if self._matrix is None:  # no cached_property, whose lock torch.compile cannot trace
             self._matrix = attention_matrix(self.inputs)
         return self._matrix
 

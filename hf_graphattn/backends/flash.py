@@ -1,12 +1,13 @@
 """`flash_attention_2`: each call is a pass of the flash_attn package (arXiv 2307.08691).
 
-Half precision, on a CUDA device. Its kernels take no mask: they know causality, and sequences of
-several lengths packed into one. So a boolean mask is served where it comes to that, as padding
-does: left or right, causal or not, with a cache or without. Masked keys are taken out; no row of
-the output is left out, padded positions neither, and one that may attend nowhere is zero.
+It works in half precision on a CUDA device. Its kernels take no mask, but they know causality, and
+they take sequences of several lengths packed into one. So a mask can be used if packing can express
+it: padding, left or right, causal or not, with a cache or without. Masked keys are then left out of
+the packed sequences. The output has every row, also those of padding; a row that may attend nowhere
+is zero.
 
-Every pass draws its own dropout mask. Finding out what a mask comes to waits for the device, once
-for all layers that share the mask; with a mask, torch.compile breaks its graph here.
+Every pass draws its own dropout mask. Reading a mask waits for the device, once for all layers that
+share the mask. Under a mask torch.compile breaks its graph here.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ from hf_graphattn.errors import GraphAttentionError, refusal
 
 from .base import Attention, AttentionInputs
 
-DEVICES = ("cuda",)  # which is what ROCm is called, too
+DEVICES = ("cuda",)  # torch calls ROCm devices by this name too
 DTYPES = (torch.float16, torch.bfloat16)
 
 
 class FlashAttention(Attention):
-    """`attend` by passes of flash_attn."""
+    """Computes `A x` by a pass of flash_attn at each call."""
 
     name = "flash_attention_2"
 
     @classmethod
     def automatic(cls, device: str, dropout: bool) -> bool:
-        return False  # only where asked for
+        return False  # it is used only where asked for
 
     @classmethod
     def check_available(cls) -> None:
         _flash_attn()
         if "cuda" in DEVICES and not torch.cuda.is_available():
             raise refusal(
-                "backend", cls.name, "others, since torch finds no CUDA device", "Use 'sdpa'."
+                "backend",
+                cls.name,
+                "any other, since torch finds no CUDA device",
+                "Patch with backend='sdpa'.",
             )
 
     def __init__(self, inputs: AttentionInputs) -> None:
@@ -67,7 +71,7 @@ class FlashAttention(Attention):
 
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs
-        # (B, N, H, D), as flash_attn has it: views, unless autocast has them cast.
+        # flash_attn has (B, N, H, D): these are views, unless autocast asks for another dtype.
         query, key, x = (
             states.transpose(1, 2).to(self.dtype) for states in (inputs.query, inputs.key, x)
         )
@@ -76,8 +80,8 @@ class FlashAttention(Attention):
             out = _masked(query, key, x, inputs.mask, options)
         else:
             if inputs.causal:
-                # Ours starts in the upper left corner, flash_attn's ends in the lower right one.
-                # They differ where a static cache has room left, which no row may attend to.
+                # Our causal mask starts in the upper left corner, flash_attn's ends in the lower
+                # right one. They differ in a static cache with room left: the room is cut off.
                 assert query.shape[1] <= key.shape[1]
                 key, x = key[:, : query.shape[1]], x[:, : query.shape[1]]
             dense, _ = _flash_attn()
@@ -87,15 +91,15 @@ class FlashAttention(Attention):
 
 @dataclass(frozen=True)
 class Packed:
-    """Some positions of every sequence, in one row: as flash_attn takes sequences that differ."""
+    """Chosen positions of every sequence, put into one row, as flash_attn takes them."""
 
-    where: tuple[Tensor, ...]  # the positions, as an index of (B, N)
-    ends: Tensor  # (B + 1,), int32: where each sequence begins, and the last one ends
-    longest: int
+    where: tuple[Tensor, ...]  # the positions, as an index into (B, N)
+    ends: Tensor  # (B + 1,), int32: where each sequence begins, and where the last one ends
+    longest: int  # tokens of the longest sequence
 
     @staticmethod
     def of(chosen: Tensor) -> Packed:
-        """The positions that a boolean (B, N) marks."""
+        """The positions that are True in `chosen`, (B, N)."""
         lengths = chosen.sum(-1)
         ends = functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
         return Packed(chosen.nonzero(as_tuple=True), ends, int(lengths.max()))
@@ -105,7 +109,8 @@ class Packed:
 class Pass:
     """One call of the packed kernel: these rows attend to these keys.
 
-    Causal, a sequence's last row attends to all of its keys, the row before to one less, and so on.
+    If it is causal, a sequence's last row attends to all of its keys, the row before to one fewer,
+    and so on.
     """
 
     rows: Packed
@@ -115,7 +120,7 @@ class Pass:
 
 @torch.compiler.disable
 def _masked(query: Tensor, key: Tensor, x: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
-    """`A x` (B, Nq, H, D) under a mask that padding and causality make."""
+    """`A x`, (B, Nq, H, D), under a mask that comes from padding and causality."""
     _, packed = _flash_attn()
     out = query.new_zeros(*query.shape[:3], x.shape[-1])
     for each in _shared_passes(mask, (query.shape[0], query.shape[1], key.shape[1])):
@@ -138,9 +143,9 @@ _latest: tuple[Callable[[], Tensor | None], Any, tuple[Pass, ...]] = (lambda: No
 
 
 def _shared_passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
-    """`passes`, kept for the next layers and calls, which come with the same mask."""
+    """The result of `passes`, kept because the next layers and calls have the same mask."""
     global _latest
-    if mask.is_inference():  # nothing tells whether it was written to
+    if mask.is_inference():  # such a tensor has no version that tells whether it was written to
         return passes(mask, shape)
     known, state, found = _latest
     if known() is not mask or state != (mask._version, shape):
@@ -152,12 +157,14 @@ def _shared_passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...
 def passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
     """The calls that compute attention under `mask`, given (B, Nq, Nk): none, one or two.
 
-    They can where row i of a sequence attends to the first `count[i]` of the keys that any row
-    attends to, and count grows by one a row: that is causal. Rows that attend to all the keys may
-    follow: right padding. Where no row sees but some of the keys, one call that is not causal does.
+    Let the keys of a sequence be those that any of its rows attends to. If each row attends to all
+    of the keys or to none, one call that is not causal is enough. The other masks that can be
+    computed are causal: row i attends to the first `count[i]` of the keys, and from the first row
+    that attends the count grows by one until it has reached all of them. Rows that attend to all
+    of the keys may follow, as under right padding; they need a second call.
 
     Raises:
-        GraphAttentionError: the mask is another one, or adds other values than 0 and -inf.
+        GraphAttentionError: the mask is none of these, or adds other values than 0 and -inf.
     """
     allowed = _boolean(mask)
     if mask.dim() > 2 and mask.shape[-3] > 1:
@@ -182,7 +189,10 @@ def passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
 
 
 def _pass(rows: Tensor, keys: Tensor, causal: bool) -> tuple[Pass, ...]:
-    """None for no rows. Sequences without any lend no keys: flash_attn then meets no empty row."""
+    """One call, or none if no row attends.
+
+    A sequence in which no row attends gives no keys either: flash_attn gets no keys without rows.
+    """
     if not bool(rows.any()):
         return ()
     return (Pass(Packed.of(rows), Packed.of(keys & rows.any(-1, keepdim=True)), causal),)
@@ -205,7 +215,7 @@ def _unfit(mask: Tensor, why: str) -> GraphAttentionError:
 
 
 def _flash_attn() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """The package's functions for sequences of one length, and of several."""
+    """The package's two functions: for sequences of one length, and for several lengths, packed."""
     try:
         from flash_attn import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
             flash_attn_func,

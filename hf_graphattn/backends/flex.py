@@ -1,11 +1,11 @@
 """`flex_attention`: each call is a pass of torch's flex attention (arXiv 2412.05496).
 
-Any mask, boolean or additive (a learned bias too), in one fused kernel, which torch.compile makes
-at the first call: memory linear in N beside the mask itself. Causal blocks above the diagonal are
-skipped.
+It takes any mask, boolean or additive (a learned bias too), in one fused kernel, which
+torch.compile makes at the first call. Beside the mask, memory is linear in N. Causal blocks above
+the diagonal are skipped.
 
-It has no attention dropout. On the CPU torch computes it unfused, with the whole matrix, and
-without a backward: there it serves to look at results, not to train.
+It has no attention dropout. On the CPU torch computes it unfused, with the whole matrix, and has no
+backward, so that it cannot train there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ WITHOUT_BACKWARD = ("cpu", "mps")  # devices
 
 
 class FlexAttention(Attention):
-    """`attend` by passes of flex attention."""
+    """Computes `A x` by a pass of flex attention at each call."""
 
     name = "flex_attention"
 
     @classmethod
     def automatic(cls, device: str, dropout: bool) -> bool:
-        return False  # only where asked for
+        return False  # it is used only where asked for
 
     def __init__(self, inputs: AttentionInputs) -> None:
         super().__init__(inputs)
@@ -66,9 +66,9 @@ class FlexAttention(Attention):
 
 
 def _masking(mask: Tensor, inputs: AttentionInputs) -> Callable[..., Tensor]:
-    """The change to a score (b, h, i, j) that the mask makes."""
+    """The function that applies the mask to one score, of batch b, head h, row i and key j."""
     query, key = inputs.query, inputs.key
-    mask = mask.expand(*query.shape[:-1], key.shape[-2])  # (B, H, Nq, Nk), a view
+    mask = mask.expand(*query.shape[:-1], key.shape[-2])  # a view (B, H, Nq, Nk)
 
     def hide(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.where(mask[b, h, i, j], score, -float("inf"))
@@ -83,16 +83,16 @@ def _causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return i >= j
 
 
-@lru_cache(maxsize=8)  # every layer and pass has the same
+@lru_cache(maxsize=8)  # every layer and pass needs the same one
 def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    with torch.inference_mode(False):  # it is kept, and training may be next
+    with torch.inference_mode(False):  # the mask is kept, and training may need it later
         return create_block_mask(_causal, None, None, queries, keys, device=device)
 
 
 def _flex_attention(device: torch.device) -> Callable[..., Tensor]:
-    """torch's function, compiled once where that fuses it."""
+    """torch's function, compiled where compiling fuses it; it is compiled once."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if device.type == "cpu" or torch.compiler.is_compiling():

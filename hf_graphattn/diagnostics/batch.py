@@ -1,4 +1,4 @@
-"""A batch as a model takes it, and which of its tokens are real."""
+"""A batch as a model takes it, and which of its tokens are not padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hf_graphattn.errors import refusal
 
 
 def tensors(batch: object, device: torch.device) -> dict[str, Tensor]:
-    """The batch on the model's device, without what is None."""
+    """The batch on the model's device, without the entries that are None."""
     allowed = "a dict of tensors, as for model(**batch)"
     if not isinstance(batch, Mapping):
         raise refusal("a batch", type(batch).__name__, allowed)
@@ -23,22 +23,28 @@ def tensors(batch: object, device: torch.device) -> dict[str, Tensor]:
 
 
 def real_tokens(batch: Mapping[str, Tensor], part: str, shape: tuple[int, int]) -> Tensor:
-    """True at the real tokens of a stack of layers, (B, N); `shape` is what its layers see."""
+    """True at the real tokens of a stack of layers, (B, N). `shape` is the (B, N) of its layers."""
     speech = part != "decoder" and "input_features" in batch
     name = "decoder_attention_mask" if part == "decoder" else "attention_mask"
     mask = None if speech else batch.get(name)
     if mask is None:
         return _decoder_tokens(batch, shape) if part == "decoder" else _all(shape)
     if mask.shape != shape:
-        raise refusal(f"the shape of {name}", tuple(mask.shape), f"{shape}, one entry a token")
+        raise refusal(
+            f"the shape of {name}",
+            tuple(mask.shape),
+            f"{shape}, an entry for each token",
+            "Give the two-dimensional mask that the tokenizer makes.",
+        )
     return mask.bool()
 
 
 def _decoder_tokens(batch: Mapping[str, Tensor], shape: tuple[int, int]) -> Tensor:
-    """Those of a decoder without a mask: from its labels, or from what its input was made of.
+    """The real tokens of a decoder that has no mask, found by what its input was made from.
 
-    Its inputs are the labels shifted to the right, or, in a model for classification, `input_ids`:
-    then their padding is the decoder's. Labels of classes have another shape, or are floats.
+    The decoder reads the labels, shifted to the right, or, in a model for classification,
+    `input_ids`; their padding is then its own. Labels that are classes have another shape, or are
+    floats.
     """
     labels, mask = batch.get("labels"), batch.get("attention_mask")
     if labels is not None and labels.shape == shape and not labels.is_floating_point():
@@ -47,7 +53,7 @@ def _decoder_tokens(batch: Mapping[str, Tensor], shape: tuple[int, int]) -> Tens
         source, real = "attention_mask", mask.bool()
     else:
         return _all(shape)
-    # Nothing hides these tokens but that they are later: in front, real tokens would attend to them
+    # Only causality hides this padding: if it were in front, real tokens would attend to it.
     if (real[:, 1:] & ~real[:, :-1]).any():
         raise refusal(
             "the padding of the decoder",

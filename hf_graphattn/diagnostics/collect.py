@@ -1,4 +1,4 @@
-"""`diagnose(model, data)`: run a model and read every layer on the way.
+"""`diagnose(model, data)`: run a model, and measure every layer as it runs.
 
 A hook on each filter sees the attention's inputs and the values. A layer is reduced to numbers
 before the next one runs, so no more than one layer's N x N matrices exist at a time.
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from hf_graphattn.adapters import active_filter, base_model
-from hf_graphattn.architectures import attention_modules
+from hf_graphattn.architectures import self_attention_modules
 from hf_graphattn.attention import FILTER
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.filters import is_patched
-from hf_graphattn.patching import patch_model, unpatch_model
+from hf_graphattn.patching import model_configs, patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer
 from hf_graphattn.variants.gfsa import GFSAConfig
 from hf_graphattn.version import __version__
@@ -31,7 +31,7 @@ from .diagnosis import Diagnosis
 from .extras import optional
 from .measure import Settings, Site, Tally, cut, exact, measure_heads, measure_states, summarize
 
-PLAIN = GFSAConfig(order=1, trainable=())  # A V, one pass, no scalar: plain attention, but a filter
+PLAIN = GFSAConfig(order=1, trainable=())  # a filter that computes plain attention, in one pass
 
 
 def diagnose(
@@ -45,35 +45,36 @@ def diagnose(
 ) -> Diagnosis:
     """Look inside a model: statistics of its representations, attention and filters.
 
-    The model may be patched or plain; a plain layer's filtered matrix H is A. It runs in eval mode
-    without gradients, and is as it was afterwards, whatever happens. Everything is measured in
-    float64 from the queries, keys and values that the model itself computed.
+    The model may be patched or plain; a plain layer's filtered matrix H is A. The model runs in
+    eval mode without gradients, and is as it was afterwards, also after an error. Everything is
+    measured in float64 from the queries, keys and values that the model itself computed.
 
-    What it costs is the eigenvalues of every head's N x N matrix, O(N^3) on the CPU: for 12 heads
-    on one thread about 0.1 s a layer and sequence at 128 tokens, 0.5 s at 256 and 4 to 12 s at
-    512; twice that where H is not A. At 256, BERT-base takes minutes for 16 sequences.
+    Most of the time goes into the eigenvalues of every head's N x N matrix, O(N^3) on the CPU. For
+    12 heads on one thread they take about 0.1 s for each layer and sequence at 128 tokens, 0.5 s at
+    256 and 4 to 12 s at 512, and twice that where H is not A. At 256 tokens, BERT-base takes
+    minutes for 16 sequences.
 
     Args:
         model: a transformers model of a supported architecture, with or without a head, and also
             one that PEFT has wrapped.
         data: a batch (dict of tensors, as for `model(**batch)`), or an iterable of batches such
-            as a `DataLoader`. Tokens whose `attention_mask` is 0 enter no statistic, nor do
-            decoder tokens whose `decoder_attention_mask` is 0 or, without that mask, whose
-            `labels` are -100; a decoder that reads `input_ids` shifted (sequence classification)
-            has their mask. Without a mask all tokens count, and so they do in a speech encoder,
-            which masks none.
-        max_sequences: how many sequences are read, the first ones.
-        max_tokens: a longer sequence is refused, for its cost.
+            as a `DataLoader`. Padding is excluded from every statistic: tokens whose
+            `attention_mask` is 0, and decoder tokens whose `decoder_attention_mask` is 0 or,
+            without that mask, whose `labels` are -100. A decoder that reads `input_ids` shifted
+            (sequence classification) has their mask. Without a mask all tokens count, as they do
+            in a speech encoder, which has no mask.
+        max_sequences: how many sequences are read; the others are skipped.
+        max_tokens: a longer sequence is refused, because of its cost.
         powers: the p of the p-Dirichlet energies.
         orders: the K for which GFSA's approximation of A^K is compared with A^K.
 
     Returns:
-        A `Diagnosis`: `.to_pandas()`, `.to_json()`, `.figures()`, `.save_html(path)`. Sequences
-        count alike in its means, whatever their length; those of one token are left out.
+        A `Diagnosis`: `.to_pandas()`, `.to_json()`, `.figures()`, `.save_html(path)`. In its means
+        every sequence has the same weight, whatever its length; those of one token are left out.
 
     Raises:
-        GraphAttentionError: a bad argument, an unsupported model, a sequence that is too long, no
-            sequence of two tokens.
+        GraphAttentionError: an argument is bad, the model is not supported, a sequence is too long,
+            or no sequence has two tokens.
     """
     settings = _settings(max_sequences, max_tokens, powers, orders)
     with _prepared(model), ExitStack() as stack:
@@ -84,7 +85,12 @@ def diagnose(
                 break
     tallies = {part: tally for part, tally in reader.tallies.items() if tally.states}
     if not tallies:
-        raise refusal("data", "without a sequence of two tokens", "one such sequence, or more")
+        raise refusal(
+            "data",
+            "without a sequence of two tokens",
+            "one or more such sequences",
+            "Give longer texts, and see that attention_mask is 1 at their tokens.",
+        )
     parts = tuple(summarize(name, tally) for name, tally in tallies.items())
     return Diagnosis(type(model).__name__, parts, settings.powers, settings.orders, _versions())
 
@@ -117,16 +123,16 @@ def _whole(name: str, value: Any) -> int:
 
 @contextmanager
 def _prepared(model: nn.Module) -> Iterator[None]:
-    """A filter in every self-attention module, eval mode, no cache; and back again."""
+    """In this context every self-attention module has a filter; eval mode, and no cache."""
     training = [(module, module.training) for module in model.modules()]
-    caching = [c for c in _configs(model) if getattr(c, "use_cache", False)]
+    caching = [c for c in model_configs(model) if getattr(c, "use_cache", False)]
     lent: list[nn.Module] = []
     plain = not is_patched(model)
     if plain:
         patch_model(base_model(model), PLAIN)
     try:
-        for attention in attention_modules(model):  # those that `layers` of the config left plain
-            if attention.is_self_attention and getattr(attention.module, FILTER) is None:
+        for attention in self_attention_modules(model):
+            if getattr(attention.module, FILTER) is None:  # `layers` of the config left it plain
                 setattr(attention.module, FILTER, PLAIN.build(attention.num_heads))
                 lent.append(attention.module)
         for config in caching:
@@ -146,19 +152,19 @@ def _prepared(model: nn.Module) -> Iterator[None]:
 
 
 class _Reader:
-    """Runs batches, and holds what the hooks have read so far.
+    """Runs batches, and holds what the hooks have measured so far.
 
-    tallies: by part, in the order in which they run. sequences: how many have been run.
+    tallies: one for each part, in the order in which the parts run. sequences: how many have run.
     """
 
     def __init__(self, model: nn.Module, settings: Settings, stack: ExitStack) -> None:
         self.model, self.settings = model, settings
         self.tallies: dict[str, Tally] = defaultdict(Tally)
         self.sequences = 0
-        self._kept: dict[str, list[Tensor]] = {}  # of this batch: part -> real tokens, a row each
-        self._calls: dict[str, int] = {}  # of this batch: part -> layers that have run
+        self._kept: dict[str, list[Tensor]] = {}  # of this batch: part -> each row's real tokens
+        self._calls: dict[str, int] = {}  # of this batch: part -> how many layers have run
         self._batch: Mapping[str, Tensor] = {}
-        modules = [a for a in attention_modules(model) if a.is_self_attention]
+        modules = self_attention_modules(model)
         paths = {part for attention in modules for part in attention.name.split(".")}
         self._two_stacks = {"encoder", "decoder"} <= paths
         for attention in modules:
@@ -170,7 +176,7 @@ class _Reader:
         stack.callback(self._bar.close)
 
     def read(self, batch: Mapping[str, Any]) -> None:
-        """Run one batch and take its numbers."""
+        """Run one batch and measure it."""
         device = next(self.model.parameters()).device
         self._batch = tensors(batch, device)
         self._kept, self._calls = {}, {}
@@ -194,28 +200,28 @@ class _Reader:
         self.sequences += rows
 
     def _run(self) -> Any:
-        # Recorded attentions (a config may ask) would call each filter, and its hook, once more.
+        # Recording attentions, which a config may ask for, would call each filter and hook again.
         asked = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
         try:
             return self.model(**self._batch, **asked)
         except GraphAttentionError:
             raise
         except ValueError as error:
-            # Some models make the decoder's input of input_ids, which only running them tells.
+            # Some models make the decoder's input from input_ids; only running them shows it.
             if not self._two_stacks or {"decoder_input_ids", "labels"} & self._batch.keys():
                 raise
             raise refusal(
                 "the batch",
                 sorted(self._batch),
                 "decoder_input_ids or labels too",
-                f"{type(self.model).__name__} has a decoder, which must read something.",
+                f"{type(self.model).__name__} has a decoder: add one of them to the batch.",
             ) from error
 
     def _site(self, name: str, graph_filter: Any) -> Site:
         part = "decoder" if "decoder" in name.split(".") else "encoder"
         own = active_filter(graph_filter)
         variant = "plain" if own.variant_config is PLAIN else own.variant_config.variant
-        # A copy: it is called again for the matrix, which must not call the hook again.
+        # A copy, because it is called again for the matrix, and must not call the hook again.
         return Site(
             part=part if self._two_stacks else "model",
             variant=variant,
@@ -225,7 +231,7 @@ class _Reader:
     def _hook(self, site: Site) -> Callable[..., None]:
         def read(module: nn.Module, args: tuple[Any, ...]) -> None:
             attend, value = args
-            layer = self._calls.get(site.part, 0)  # ALBERT's one module is each of its layers
+            layer = self._calls.get(site.part, 0)  # counted, since ALBERT's layers share a module
             self._calls[site.part] = layer + 1
             tally = self.tallies[site.part]
             tally.sites[layer] = site
@@ -240,7 +246,7 @@ class _Reader:
         return read
 
     def _rows(self, part: str, value: Tensor) -> list[Tensor]:
-        """The real tokens of each sequence of this batch that is still wanted."""
+        """The real tokens of each sequence of this batch that is to be read."""
         if part not in self._kept:
             count = min(len(value), self.settings.max_sequences - self.sequences)
             mask = real_tokens(self._batch, part, (value.shape[0], value.shape[2]))
@@ -256,9 +262,3 @@ class _Reader:
                 )
             self._kept[part] = kept
         return self._kept[part]
-
-
-def _configs(model: nn.Module) -> Iterator[Any]:
-    """The configs of a model and its parts, outermost first."""
-    found = (getattr(module, "config", None) for module in model.modules())
-    return (config for config in found if config is not None)

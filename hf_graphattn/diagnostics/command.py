@@ -25,11 +25,11 @@ tokens of a text. Writes one HTML page with every figure in it, the models side 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command. What it cannot use ends it with one line and exit status 2."""
+    """Run the command. An argument that it cannot use ends it with one line and exit status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        optional("matplotlib")  # before minutes of measuring
+        optional("matplotlib")  # if it is missing, say so before minutes of measuring
         names = _names(options.model)
         texts = _texts(options.text, whole=options.whole_text)
         for path in filter(None, (options.output, options.json)):
@@ -109,13 +109,13 @@ def _positive(text: str) -> int:
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
-    """Name in the figures -> path: the folder's own name, or, if two share it, where they differ.
+    """Name in the figures -> path. The name is the folder's, or, if two share it, what differs.
 
     `runs/none/seed-0` and `runs/gfsa/seed-0` are "none" and "gfsa".
     """
     parts = [(Path(p).resolve() if Path(p).exists() else Path(p)).parts for p in paths]
     if len(set(parts)) < len(parts):
-        raise refusal("--model", list(paths), "each model once")
+        raise refusal("--model", list(paths), "each model once", "Drop the repeated one.")
     ends = [each[-1] for each in parts]
     if len(set(ends)) < len(ends):
         rest = [each[_shared(parts) :] for each in parts]
@@ -125,7 +125,7 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _shared(sequences: Sequence[tuple[str, ...]]) -> int:
-    """How many items all of them begin with, if each keeps at least one of its own."""
+    """How many first items all of the sequences share, when each keeps at least one of its own."""
     columns = zip(*sequences, strict=False)  # as far as the shortest
     count = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
     return min(count, min(map(len, sequences)) - 1)
@@ -138,17 +138,17 @@ def _texts(path: str, *, whole: bool) -> list[str]:
         raise refusal("--text", path, f"a readable UTF-8 file ({error})") from error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise refusal("--text", path, "a file with text in it; this one is empty")
+        raise refusal("--text", path, "a file with text; this one is empty", "Name another file.")
     return [text] if whole else lines
 
 
 def _check_folder(path: str) -> None:
     if not Path(path).resolve().parent.is_dir():
-        raise refusal("the file to write", path, "one in a folder that exists")
+        raise refusal("the file to write", path, "one in a folder that exists", "Make the folder.")
 
 
 def _max_length(wanted: int, model: Any, tokenizer: Any) -> int:
-    """What was asked for, or what the model can read if that is less."""
+    """The wanted length, or what the model can read if that is less."""
     length = readable(wanted, model, tokenizer)
     if wanted > length:
         print(f"note: --max_length is {length}, all that the model can read", file=sys.stderr)
@@ -156,7 +156,7 @@ def _max_length(wanted: int, model: Any, tokenizer: Any) -> int:
 
 
 def _notes(read: Mapping[str, TokenIds]) -> list[str]:
-    """What a reader of a comparison must know."""
+    """What a reader of a comparison must know, as sentences."""
     first = next(iter(read.values()))
     if all(ids == first for ids in read.values()):
         return []

@@ -17,12 +17,12 @@ class Diagnosis(Measurements):
     """Everything that `diagnose` measured: as a table, as JSON, as figures, as one page."""
 
     def to_pandas(self) -> Any:
-        """A long frame, one number a row: part, statistic, mean, std, and where it belongs.
+        """A long frame with a number in each row: part, statistic, mean, std, and where it belongs.
 
-        Where: `depth` of a statistic of states; `layer` and `head` of one of matrices; `order` (K)
-        of an approximation error; `position` (0 largest, 1 smallest) of a spectrum. What does not
-        apply is missing. `frame.query("statistic == 'entropy'").pivot(index="layer",
-        columns="head", values="mean")` is a table.
+        A statistic of states has a `depth`; one of matrices has a `layer` and a `head`; an
+        approximation error also has an `order` (K); a spectrum has a `position` (0 largest, 1
+        smallest). Entries that do not apply are missing. A table is made by
+        `frame.query("statistic == 'entropy'").pivot(index="layer", columns="head", values="mean")`.
 
         Raises:
             GraphAttentionError: pandas is not installed.
@@ -33,7 +33,7 @@ class Diagnosis(Measurements):
         return frame.astype(dict.fromkeys(where, "Int64"))
 
     def figures(self) -> dict[str, Any]:
-        """Name -> matplotlib figure. `diagnostics.figures({"a": ..., "b": ...})` compares."""
+        """Name -> matplotlib figure. `diagnostics.figures({"a": a, "b": b})` compares models."""
         return figures({self.model: self})
 
     def save_html(self, path: str | os.PathLike[str]) -> None:

@@ -1,6 +1,7 @@
-"""What the figures have in common: colours, panels, lines with bands, heat maps.
+"""What all figures use: colours, panels, lines with bands, heat maps.
 
-Figures are matplotlib's own `Figure` objects, without pyplot: no window, no global state.
+Figures are matplotlib's `Figure` objects, made without pyplot: no window opens, no global state
+changes.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import numpy as np
 from .extras import optional
 from .result import Diagnoses, Part, having, part_names
 
-# Okabe and Ito's palette, distinct to colour-blind eyes too; the marker tells models apart in grey.
+# Okabe and Ito's palette, which colour-blind people can tell apart; in grey, the markers differ.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HEIGHT = 3.6  # of a panel, in inches
-WIDTHS = {1: 7.0, 2: 5.2}  # of a panel, by how many stand side by side
-NARROW = 4.2  # of more than two: they must still be read on a page
-LINE = 36  # characters of a name in one line: of legends, and of titles of narrow panels
+WIDTHS = {1: 7.0, 2: 5.2}  # of a panel, by the number of panels side by side
+NARROW = 4.2  # the width of a panel where there are more, which is still readable on a page
+LINE = 36  # the most characters of a name in one line of a legend or of a narrow panel's title
 CELLS_WITH_NUMBERS = 8  # a heat map of at most so many layers and heads shows its values
 
 Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
 
 
 def panels(count: int, title: str, columns: int = 3) -> tuple[Any, list[Any]]:
-    """(Figure, its axes): `count` panels under one title."""
+    """(Figure, its axes), with `count` panels under one title."""
     columns = min(count, columns)
     rows = math.ceil(count / columns)
     width = WIDTHS.get(columns, NARROW) * columns
@@ -45,7 +46,7 @@ def panels(count: int, title: str, columns: int = 3) -> tuple[Any, list[Any]]:
 
 
 def style(axis: Any, x: str, y: str, title: str = "") -> None:
-    """Labels, a light grid, no box."""
+    """Give the panel its labels, a light grid and no box."""
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.set_title(title, fontsize=10)
@@ -55,12 +56,12 @@ def style(axis: Any, x: str, y: str, title: str = "") -> None:
 
 
 def whole_ticks(axis: Any) -> None:
-    """Layers and depths are counted: no ticks between them."""
+    """Put ticks at whole numbers only, since layers and depths are counted."""
     axis.xaxis.set_major_locator(optional("matplotlib.ticker").MaxNLocator(integer=True))
 
 
 def log_scale(axis: Any) -> None:
-    """A logarithmic y axis with plain numbers on it; after the lines are drawn."""
+    """Make the y axis logarithmic, with plain numbers on it. Call it after drawing the lines."""
     ticker = optional("matplotlib.ticker")
     axis.set_yscale("log")
     low, high = axis.get_ylim()
@@ -74,7 +75,7 @@ def log_scale(axis: Any) -> None:
 
 
 def line(axis: Any, index: int, values: Values, label: str, **how: Any) -> None:
-    """One model's line, with its band; what is not finite is left out."""
+    """Draw one model's line with its band; values that are not finite are left out."""
     x, y, band = values
     colour = COLOURS[index % len(COLOURS)]
     y = np.where(np.isfinite(y), y, np.nan)
@@ -85,16 +86,17 @@ def line(axis: Any, index: int, values: Values, label: str, **how: Any) -> None:
 
 
 def readable(label: str) -> str:
-    """As matplotlib shows it whole: in lines of at most LINE characters, after a "/" if it can.
+    """The label in lines of at most LINE characters, broken after a "/" where that is possible.
 
-    A first "_" would keep it out of the legend: an invisible character goes before it.
+    matplotlib leaves a label that begins with "_" out of the legend, so an invisible character is
+    put before it.
     """
     lines = re.findall(rf".{{1,{LINE}}}$|.{{{LINE // 2},{LINE - 1}}}/|.{{1,{LINE}}}", label)
     return ("\u200b" if label.startswith("_") else "") + "\n".join(lines)
 
 
 def legend(figure: Any, axes: Sequence[Any]) -> None:
-    """One legend for all panels, below them, in as many columns as fit; the figure grows by it."""
+    """Add one legend for all panels, below them, in as many columns as fit. The figure grows."""
     lines = {
         each.get_label(): each for axis in axes for each in axis.get_legend_handles_labels()[0]
     }
@@ -120,7 +122,7 @@ def by_part(
     labels: tuple[str, str],
     draw: Callable[[Any, int, str, Part], None],
 ) -> tuple[Any, list[Any]]:
-    """A panel a part; `draw(axis, index of the model, its name, its part)` adds a model to it."""
+    """A panel for each part; `draw(axis, index of the model, its name, its part)` adds a model."""
     names = part_names(diagnoses)
     figure, axes = panels(len(names), title)
     for name, axis in zip(names, axes, strict=True):
@@ -132,9 +134,9 @@ def by_part(
 
 
 def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
-    """A panel a map, layers down and heads across, all on one colour scale.
+    """A panel for each map, with layers down and heads across, all on one colour scale.
 
-    The scale is centred on 0 where the values have both signs.
+    The scale is centred on 0 if the values have both signs.
     """
     colors = optional("matplotlib.colors")
     figure, axes = panels(len(maps), title, columns=2 if len(maps) == 4 else 3)
@@ -156,7 +158,7 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
         )
         style(axis, "head", "layer", readable(name))
         axis.grid(False)
-        axis.set_facecolor("#eeeeee")  # a layer without the value
+        axis.set_facecolor("#eeeeee")  # shows where a layer lacks the value
         _count(axis, values.shape)
         if max(values.shape) <= CELLS_WITH_NUMBERS:
             _write_values(axis, values, image)

@@ -1,7 +1,7 @@
-"""What each figure's paper says, and what these models show: sentences made from the numbers.
+"""What each figure's paper says, and what these models show, as sentences made from the numbers.
 
-A finding reports what was measured on these texts, for or against the paper; one model on a few
-sequences proves nothing.
+A finding reports what was measured on these texts, whether it agrees with the paper or not. One
+model on a few sequences proves nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from .result import Diagnoses, Measurements, Part, having, named_parts, part_names
 
 OVERFLOWED = "the model's own numbers are not finite: nothing can be read off."
-SAME = 0.01  # of the larger value: a smaller change is called none
+SAME = 0.01  # a change that is a smaller share of the larger value is called none
 
-# Figure -> the statistic by depth that says how models differ, and words for more and less of it.
+# Figure -> the statistic by depth in which models are compared, and words for more and less of it.
 COMPARED = {
     "cosine_similarity": ("cosine", "tokens more alike", "tokens less alike"),
     "singular_values": ("effective_rank", "more directions", "fewer directions"),
@@ -27,9 +27,10 @@ COMPARED = {
 
 @dataclass(frozen=True)
 class Finding:
-    """heading: of the figure. claim: what the paper says is to be seen.
+    """What goes with a figure.
 
-    here: a sentence a model and part, then the others' last depth against the first model's.
+    heading: the figure's. claim: what the paper says that one sees. here: a sentence for each model
+    and part; then each further model's last depth against the first model's.
     """
 
     heading: str
@@ -38,7 +39,7 @@ class Finding:
 
 
 def findings(diagnoses: Diagnoses) -> dict[str, Finding]:
-    """Figure's name -> its finding, for every figure of `plots.FIGURES`."""
+    """Name -> finding, for every figure of `plots.FIGURES`."""
     return {
         name: Finding(heading, claim, (*_each(diagnoses, sentence), *_compared(diagnoses, name)))
         for name, (heading, claim, sentence) in FINDINGS.items()

@@ -1,7 +1,7 @@
-"""From one layer's call to numbers, sequence by sequence, and from sequences to means.
+"""One layer's call becomes numbers, sequence by sequence; the sequences' numbers become means.
 
 Padding is cut out of the attention's inputs before anything is computed. Real tokens do not
-attend to padding, so what is left is the model's own attention.
+attend to padding, so the rest is the model's own attention.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hf_graphattn.variants import GraphFilter
 from . import statistics
 from .result import Part, Summary
 
-POINTS = 65  # of a spectrum: sequences have several lengths
+POINTS = 65  # of every spectrum, so that sequences of different lengths have a mean
 
 Numbers = dict[str, np.ndarray]
 
@@ -42,8 +42,8 @@ class Settings:
 class Site:
     """A self-attention module whose calls are read.
 
-    part: as in `Part`. variant: "plain" for plain attention. filter: a copy on the CPU of the
-    module's filter; plain attention has one that is A itself.
+    part: as in `Part`. variant: "plain" for plain attention. filter: a copy of the module's filter
+    on the CPU; for plain attention, a filter that computes A V.
     """
 
     part: str
@@ -53,10 +53,10 @@ class Site:
 
 @dataclass
 class Tally:
-    """What has been read of one stack of layers so far.
+    """What has been measured of one stack of layers so far.
 
-    layers: layer -> one dict of (H, ...) arrays a sequence. sites: layer -> where it was read.
-    states: one dict of (L + 1,) arrays a sequence, and its singular values.
+    layers: layer -> for each sequence a dict of (H, ...) arrays. sites: layer -> where it was read.
+    states: for each sequence a dict of (L + 1,) arrays, and its singular values.
     """
 
     layers: dict[int, list[Numbers]] = field(default_factory=lambda: defaultdict(list))
@@ -85,7 +85,7 @@ def cut(inputs: AttentionInputs, row: int, keep: Tensor) -> AttentionInputs:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """On the CPU, and in float64 if it is floating point (not every device has float64)."""
+    """The tensor on the CPU (not every device has float64), in float64 if it is floating point."""
     tensor = tensor.detach().cpu()
     return tensor.double() if tensor.is_floating_point() else tensor
 
@@ -93,14 +93,14 @@ def exact(tensor: Tensor) -> Tensor:
 def measure_heads(
     graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor, settings: Settings
 ) -> Numbers:
-    """Every statistic of one sequence in one layer, arrays of (H,) or (H, points).
+    """Every statistic of one sequence in one layer, as arrays of (H,) or (H, points).
 
-    `inputs` as `cut` gives them; value (1, H, N, D) in float64.
+    `inputs` are as `cut` gives them; `value` is (1, H, N, D) in float64.
     """
     attend: Any = backends.make("eager", inputs)
     attention, filtered = attend.matrix[0], graph_filter.matrix(attend, value)[0]
     spectrum = statistics.spectrum(attention)
-    # Plain attention is its own filtered matrix: the eigenvalues are what costs.
+    # Plain attention is its own filtered matrix: its eigenvalues, which cost most, are known.
     response = spectrum if attention.equal(filtered) else statistics.spectrum(filtered)
     before = statistics.distances(value[0])
     after = statistics.distances(filtered @ value[0])
@@ -121,9 +121,9 @@ def measure_heads(
 
 
 def measure_states(hidden: Sequence[Tensor], row: int, keep: Tensor) -> Numbers:
-    """Every statistic of one sequence's representations, (depths,); `hidden`: (B, N, D) a depth.
+    """Every statistic of one sequence's representations, (depths,), from (B, N, D) at each depth.
 
-    And "singular_values", (POINTS,), of the last depth, the largest scaled to 1.
+    "singular_values", (POINTS,), are those of the last depth, scaled so that the largest is 1.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for depth in hidden:
@@ -139,7 +139,7 @@ def measure_states(hidden: Sequence[Tensor], row: int, keep: Tensor) -> Numbers:
 
 
 def summarize(name: str, tally: Tally) -> Part:
-    """Means and deviations over the sequences of a stack of layers."""
+    """The means and deviations of a stack of layers, over the sequences."""
     layers = [tally.layers[layer] for layer in sorted(tally.layers)]
     sites = [tally.sites[layer] for layer in sorted(tally.sites)]
     every = {n: np.array([[seq[n] for seq in layer] for layer in layers]) for n in layers[0][0]}
@@ -175,7 +175,7 @@ def _over_sequences(values: np.ndarray, axis: int) -> Summary:
 
 
 def _scalars(sites: Sequence[Site]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """(Name -> (layers, heads), NaN where a layer has none; the names of the learned ones)."""
+    """(Name -> (layers, heads), NaN where a layer lacks the scalar; names of the learned ones)."""
     rows = [_scalars_of(site.filter) if site.variant != "plain" else {} for site in sites]
     names = list(dict.fromkeys(name for row in rows for name in row))
     missing = np.full(sites[0].filter.num_heads, math.nan)
@@ -186,7 +186,7 @@ def _scalars(sites: Sequence[Site]) -> tuple[dict[str, np.ndarray], tuple[str, .
 
 
 def _scalars_of(graph_filter: GraphFilter) -> Numbers:
-    """Name -> (H,); a scalar with several values a head (polynomial) is name_0, name_1 ..."""
+    """Name -> (H,). If each head has several values (polynomial), they are name_0, name_1 ..."""
     found: Numbers = {}
     for name in graph_filter.variant_config.scalars:
         value: Any = getattr(graph_filter, name)

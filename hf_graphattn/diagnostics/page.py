@@ -1,6 +1,6 @@
-"""One self-contained HTML page: a table, the figures as pictures inside it, what each shows.
+"""One HTML page: a table, the figures, which are pictures inside it, and what each shows.
 
-Nothing is fetched: no script, no font, no style from elsewhere.
+The page fetches nothing: it has no script, font or style from elsewhere.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def save_html(
 
 
 def page(diagnoses: Diagnoses, notes: Sequence[str] = ()) -> str:
-    """The page's HTML; `notes` are said above the table."""
+    """The page's HTML, with `notes` above the table."""
     drawn, found = figures(diagnoses), findings(diagnoses)
     title = "Inside " + ", ".join(diagnoses)
     versions = next(iter(diagnoses.values())).versions
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     body = [
         f"<h1>{_text(title)}</h1>",
-        '<p class="quiet">Measured in float64 on the tokens below; padding is in no number. '
+        '<p class="quiet">Measured in float64 on the tokens below, padding excluded. '
         "Lines are means over sequences; bands are one standard deviation, between sequences for "
         "representations, between heads for attention.</p>",
         *(f"<p><strong>{_text(note)}</strong></p>" for note in notes),
@@ -91,7 +91,7 @@ def page(diagnoses: Diagnoses, notes: Sequence[str] = ()) -> str:
 
 
 def _table(diagnoses: Diagnoses) -> str:
-    """A column a model and part, a row a headline number."""
+    """A column for each part of each model, a row for each of `HEADLINES`."""
     columns = {where: _cells(diagnosis, part) for where, diagnosis, part in named_parts(diagnoses)}
     head = _row("th", ("", *columns))
     body = "".join(_row("td", row) for row in zip(HEADLINES, *columns.values(), strict=True))

@@ -1,7 +1,7 @@
-"""The figures: each takes name -> `Diagnosis`, one or several, and gives a matplotlib Figure.
+"""The figures. Each function takes name -> diagnosis, one or several, and makes one Figure.
 
-Lines are means over sequences and, where a statistic is of heads, over heads; bands are one
-standard deviation between sequences (of representations) or between heads (of attention).
+Lines are means over sequences and, for statistics of heads, over heads. Bands are one standard
+deviation: between sequences for representations, between heads for attention.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAYER = "layer"
 
 
 def figures(diagnoses: Diagnoses) -> dict[str, Any]:
-    """Name -> figure: every figure that these diagnoses have something for."""
+    """Name -> figure, for every figure that these diagnoses have something to show in."""
     drawn = {name: draw(diagnoses) for name, draw in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
@@ -60,7 +60,7 @@ def singular_values(diagnoses: Diagnoses) -> Any:
             line(left, index, (position, values.mean, None), model, marker="")
             line(right, index, (range(part.layers + 1), rank.mean, rank.std), model)
         left.set_yscale("log")
-        # Layer norms leave one direction empty: its rounding error would be most of the axis.
+        # A layer norm leaves one direction empty; its rounding error would fill most of the axis.
         left.set_ylim(bottom=max(left.get_ylim()[0], 1e-4))
         log_scale(left)
         which = name if len(names) > 1 else ""
@@ -72,7 +72,7 @@ def singular_values(diagnoses: Diagnoses) -> Any:
 
 
 def frequency_response(diagnoses: Diagnoses) -> Any:
-    """|eigenvalues| of the filtered matrix H, sorted (GFSA, Fig. 2, 4, 5); of A, dashed."""
+    """|eigenvalues| of the filtered matrix H, sorted (GFSA, Fig. 2, 4, 5), and of A, dashed."""
 
     def draw(axis: Any, index: int, model: str, part: Part) -> None:
         response, attention = (
@@ -138,9 +138,9 @@ def attention_entropy(diagnoses: Diagnoses) -> Any:
 
 
 def scalars(diagnoses: Diagnoses) -> Any:
-    """The filters' scalars by layer and head; None where no model has any that differ.
+    """The filters' scalars by layer and head; None if there are none to show.
 
-    Shown are the learned ones, and fixed ones that are not one number everywhere.
+    It shows the learned scalars, and fixed ones that are not the same number everywhere.
     """
     maps = {}
     for where, _, part in named_parts(diagnoses):
@@ -218,13 +218,13 @@ def _by_layer(
 
 
 def _heads(part: Part, statistic: str) -> Values:
-    """(Layers, the mean over heads, the deviation between heads)."""
+    """A line by layer: (layers, mean over heads, deviation between heads)."""
     values = part.by_head[statistic].mean
     return range(part.layers), _mean(values, 1), _std(values, 1)
 
 
 def _mean(values: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
-    """Of what is finite; NaN where nothing is."""
+    """The mean of the finite values; NaN if there are none."""
     return np.ma.masked_invalid(values).mean(axis=axis).filled(np.nan)
 
 

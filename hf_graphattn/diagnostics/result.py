@@ -17,9 +17,9 @@ FORMAT = 1  # of the JSON
 
 @dataclass(frozen=True)
 class Summary:
-    """A statistic over sequences: mean and sample standard deviation, arrays of one shape.
+    """A statistic over sequences: mean and sample standard deviation, arrays of the same shape.
 
-    The deviation is NaN where there was one sequence only.
+    The deviation of a single sequence is NaN.
     """
 
     mean: np.ndarray
@@ -31,21 +31,22 @@ class Part:
     """One stack of layers: "encoder" or "decoder" of an encoder-decoder model, else "model".
 
     A model of L layers has depths 0 (embeddings) to L (the last layer's output, after the final
-    norm where the model has one). H heads, P points of a spectrum from the largest value to the
-    smallest, sequences interpolated to the same P.
+    norm where the model has one). H is the number of heads. A spectrum has P points, from the
+    largest value to the smallest; those of all sequences are interpolated to the same P.
 
-    sequences, tokens: how many went into the means; padding is in neither.
-    variants: each layer's, "plain" for plain attention. (L)
+    sequences, tokens: how many went into the means. Padding is excluded from every statistic.
+    variants: the variant of each layer, "plain" for plain attention. (L)
     by_depth: statistic -> Summary of (L + 1,): "cosine", "high_to_dc", "effective_rank".
-    by_head: statistic -> Summary of (L, H): "entropy", "uniform_entropy" (the most it could be
-        with the same mask), "homophily", "largest_eigenvalue",
+    by_head: statistic -> Summary of (L, H): "entropy", "uniform_entropy" (the most that it could
+        be under the same mask), "homophily", "largest_eigenvalue",
         "energy_p<p>_before" and "_after" (J_p of the values and of H values), "energy_p<p>_falls"
         (the share of sequences in which it fell).
     approximation_error: Summary of (L, H, orders): |A^K - GFSA's term|_inf, K as in `orders`.
-    worst_error: (orders,): the largest in any layer, head and sequence.
-    singular_values: Summary of (P,): of the last depth, the largest scaled to 1.
+    worst_error: (orders,): the largest error in any layer, head and sequence.
+    singular_values: Summary of (P,): those of the last depth, scaled so that the largest is 1.
     response: Summary of (L, H, P): |eigenvalues| of H. attention_response: those of A.
-    scalars: the filters' scalars, (L, H), NaN in a layer without; learned: which are parameters.
+    scalars: the filters' scalars, (L, H), NaN in a layer without them. learned: the names of those
+        that are parameters.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Part:
 
     @property
     def variant(self) -> str:
-        """The variants of the layers, each named once."""
+        """The variants of the layers, each of them named once."""
         return ", ".join(dict.fromkeys(self.variants))
 
 
@@ -112,12 +113,12 @@ Diagnoses = Mapping[str, Measurements]  # by the model's name in the figures
 
 
 def part_names(diagnoses: Diagnoses) -> list[str]:
-    """The parts that any of them has, in order."""
+    """The names of the parts that any of the models has, in order."""
     return list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
 
 
 def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Measurements, Part]]:
-    """(How to call it, its diagnosis, the part) of every part of every model."""
+    """Every part of every model: (its name in the figures, its diagnosis, the part)."""
     for model, diagnosis in diagnoses.items():
         for part in diagnosis.parts:
             several = len(diagnosis.parts) > 1
@@ -125,7 +126,7 @@ def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Measurements, Part]
 
 
 def having(diagnoses: Diagnoses, name: str) -> Iterator[tuple[int, str, Measurements, Part]]:
-    """(Index of the model, its name, its diagnosis, its part) of the models with such a part."""
+    """Every model with a part of this name: (its index, its name, its diagnosis, the part)."""
     for index, (model, diagnosis) in enumerate(diagnoses.items()):
         for part in diagnosis.parts:
             if part.name == name:
@@ -148,7 +149,7 @@ def _rows(part: Part, orders: tuple[int, ...]) -> Iterator[dict[str, Any]]:
 
 
 def _each(statistic: str, summary: Summary, **axes: Any) -> Iterator[dict[str, Any]]:
-    """A row for each entry of a summary; `axes` name its dimensions, in order."""
+    """A row for each entry of a summary. `axes` names its dimensions, in order."""
     for index in np.ndindex(summary.mean.shape):
         where = {name: axis[i] for (name, axis), i in zip(axes.items(), index, strict=True)}
         mean, std = float(summary.mean[index]), float(summary.std[index])

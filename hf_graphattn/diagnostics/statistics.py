@@ -1,7 +1,7 @@
-"""What is measured, as functions of matrices and states from which padding is already gone.
+"""The statistics, as functions of matrices and states from which padding was already removed.
 
-Shapes: a matrix per head (H, N, N), values per head (H, N, D), states of one depth (N, D). Every
-function computes in the precision that it is given; `collect` gives float64. GFSA is arXiv
+Shapes: matrices of all heads (H, N, N), their values (H, N, D), states of one depth (N, D). Every
+function computes in the precision of its arguments, which `measure` makes float64. GFSA is arXiv
 2312.04234, p-LaT arXiv 2311.03235.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-12  # of a sum in float64, relative
+ROUNDING = 1e-12  # the relative rounding error of a sum in float64
 
 
 def mean_cosine(states: Tensor) -> float:
     """Mean of cos(h_x, h_y) over the pairs x != y (GFSA, Fig. 2): 1 when all tokens point one way.
 
-    A zero vector has cosine 0 with every other. NaN for a single token.
+    A zero vector has cosine 0 with every other. The mean is NaN for a single token.
     """
     count = len(states)
     if count < 2:
@@ -32,8 +32,8 @@ def mean_cosine(states: Tensor) -> float:
 def high_to_dc(states: Tensor) -> float:
     """|HC[f]|_F / |DC[f]|_F (p-LaT, Def. 4.1): 0 when all tokens are equal.
 
-    DC[f] = (1/N) 1 1^T f is the tokens' mean at every token, HC[f] = f - DC[f] the rest. Infinite
-    where the mean is 0, NaN where the states are.
+    DC[f] = (1/N) 1 1^T f is the tokens' mean at every token, HC[f] = f - DC[f] the rest. The ratio
+    is infinite if the mean is 0, and NaN if a state is NaN.
     """
     mean = states.mean(dim=0, keepdim=True)
     dc = mean.norm() * math.sqrt(len(states))
@@ -50,7 +50,7 @@ def singular_values(states: Tensor) -> Tensor:
 def effective_rank(values: Tensor) -> float:
     """exp(entropy of s / sum(s)) of singular values s (Roy and Vetterli, 2007).
 
-    k when k of them are equal and the others 0; NaN where all are 0.
+    It is k when k of them are equal and the others 0, and NaN when all are 0.
     """
     return float(torch.special.entr(values / values.sum()).sum().exp())
 
@@ -58,9 +58,10 @@ def effective_rank(values: Tensor) -> float:
 def spectrum(matrix: Tensor) -> Tensor:
     """|eigenvalues| of each head's matrix, (H, N), largest first.
 
-    For attention the largest is 1, its eigenvector is constant: graph frequency rises along the
-    row. Of the filtered matrix H this is the filter's frequency response (GFSA, Fig. 2, 4, 5);
-    its first entry is the largest eigenvalue of p-LaT's Theorem 4.4. NaN for a matrix with NaN.
+    For attention the largest is 1, and its eigenvector is constant: graph frequency rises along the
+    row. For the filtered matrix H it is the filter's frequency response (GFSA, Fig. 2, 4, 5), and
+    its first entry is the largest eigenvalue of p-LaT's Theorem 4.4. It is NaN if the matrix has a
+    value that is not finite.
     """
     finite = matrix.isfinite().flatten(1).all(-1)
     eigenvalues = torch.linalg.eigvals(matrix.where(finite[:, None, None], torch.zeros(())))
@@ -76,7 +77,8 @@ def entropy(matrix: Tensor) -> Tensor:
 def uniform_entropy(matrix: Tensor) -> Tensor:
     """The most that `entropy` can be where these zeros stay zero, (H,).
 
-    Mean over rows of ln(number of y with A_xy > 0): ln N without a mask, less under a causal one.
+    It is the mean over rows of ln(number of y with A_xy > 0): ln N without a mask, less under a
+    causal one.
     """
     return (matrix > 0).sum(-1).to(matrix.dtype).log().mean(-1)
 
@@ -89,21 +91,21 @@ def distances(values: Tensor) -> Tensor:
 def energy(matrix: Tensor, distance: Tensor, p: float) -> Tensor:
     """J_p(U) = 1/(2N) sum_xy A_xy |u_x - u_y|^p, (H,); `distance` is |u_x - u_y|, (H, N, N).
 
-    The p-Dirichlet energy whose descent p-LaT derives attention from, with the attention weights
-    for its kernel k(x, y); p = 2 is the Dirichlet energy of its Theorem 3.4. Divided by N, so that
-    sequences of several lengths have a mean: whether it falls does not depend on that. For uniform
-    attention and p = 2 it is the variance of the tokens.
+    This is the p-Dirichlet energy from whose descent p-LaT derives attention, with the attention
+    weights as its kernel k(x, y); p = 2 is the Dirichlet energy of its Theorem 3.4. It is divided
+    by N, so that sequences of different lengths have a mean; whether it falls does not depend on
+    that. For uniform attention and p = 2 it is the variance of the tokens.
     """
     return (matrix * distance**p).sum((-2, -1)) / (2 * matrix.shape[-1])
 
 
 def falls(before: Tensor, after: Tensor) -> Tensor:
-    """Whether an energy became less by more than its rounding."""
+    """Whether an energy fell by more than its rounding error."""
     return after < before * (1 - ROUNDING)
 
 
 def homophily(distance: Tensor) -> Tensor:
-    """The share of pairs x != y with |v_x - v_y| < 1 (p-LaT, Def. 4.5), (H,). NaN for one token."""
+    """The share of pairs x != y with |v_x - v_y| < 1 (p-LaT, Def. 4.5), (H,); NaN for one token."""
     count = distance.shape[-1]
     if count < 2:
         return distance.new_full(distance.shape[:1], math.nan)
@@ -114,8 +116,8 @@ def homophily(distance: Tensor) -> Tensor:
 def approximation_error(matrix: Tensor, orders: Sequence[int]) -> Tensor:
     """|A^K - (A + (K-1)(A^2 - A))|_inf for each K of `orders`, (H, len(orders)).
 
-    How far GFSA's term is from the power that it stands for; its Theorem 3.1 bounds it by 2K. The
-    norm is the largest sum of absolute values in a row. 0 for K = 1 and 2.
+    This is how far GFSA's term is from the power that it approximates; its Theorem 3.1 bounds it by
+    2K. The norm is the largest sum of absolute values in a row. The error is 0 for K = 1 and 2.
     """
     square = matrix @ matrix
     power, errors = matrix, {}
@@ -129,7 +131,8 @@ def approximation_error(matrix: Tensor, orders: Sequence[int]) -> Tensor:
 def on_grid(values: Tensor, points: int) -> Tensor:
     """Sorted values (..., n) at `points` equally spaced places from the first to the last.
 
-    Linear in between: what lets spectra of sequences of several lengths have a mean.
+    Values in between are interpolated linearly. So spectra of sequences of different lengths have
+    the same number of points, and thus a mean.
     """
     place = torch.linspace(0, values.shape[-1] - 1, points, dtype=torch.float64)
     below = place.floor().long()

@@ -1,4 +1,4 @@
-"""From a saved model's path and a text to the model and the batches that it reads."""
+"""Loading a saved model with its tokenizer, and making batches of a text for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TokenIds = list[list[int]]
 
 
 def load(path: str) -> tuple[Any, Any]:
-    """(Model, tokenizer) of a folder or hub id, patched or plain, in the checkpoint's own class."""
+    """(Model, tokenizer) of a folder or hub id; the model has the class that it was saved as."""
     folder = Path(path)
     local = folder.exists() or folder.is_absolute() or path.startswith(".") or path.count("/") > 1
     if local and not (folder / "config.json").is_file():
@@ -45,7 +45,7 @@ def load(path: str) -> tuple[Any, Any]:
 
 
 def _lack(folder: Path) -> str:
-    """Why a model cannot be loaded from here, and what to do."""
+    """What the folder lacks to be a model's."""
     if is_adapter_folder(folder):
         return (
             "it holds a PEFT adapter alone: load it onto its base with hf_graphattn.load_peft, and "
@@ -56,15 +56,15 @@ def _lack(folder: Path) -> str:
 
 
 def readable(length: int, model: Any, tokenizer: Any) -> int:
-    """At most so many tokens, and no more than the model has positions for."""
+    """`length`, or fewer tokens if the model has positions for fewer."""
     positions = getattr(model.config, "max_position_embeddings", None) or math.inf
     return int(min(length, tokenizer.model_max_length, positions))
 
 
 def token_ids(tokenizer: Any, texts: list[str], length: int, count: int) -> TokenIds:
-    """The first `count` sequences of at most `length` tokens, special tokens among them.
+    """The first `count` sequences of at most `length` tokens, which include the special tokens.
 
-    A single long text is cut into as many sequences as it needs; of several, each is cut off.
+    A single text is cut into as many sequences as it needs; of several texts, each is cut off.
     """
     overflow = {"return_overflowing_tokens": True} if len(texts) == 1 else {}
     encoded = tokenizer(texts, truncation=True, max_length=length, **overflow)
@@ -73,7 +73,7 @@ def token_ids(tokenizer: Any, texts: list[str], length: int, count: int) -> Toke
 
 
 def batches(model: Any, tokenizer: Any, ids: TokenIds, size: int) -> Iterator[dict[str, Tensor]]:
-    """Padded batches; the decoder of an encoder-decoder model reads the same text, shifted."""
+    """Padded batches. The decoder of an encoder-decoder model reads the same text, shifted."""
     for start in range(0, len(ids), size):
         rows = {"input_ids": ids[start : start + size]}
         padded = tokenizer.pad(rows, return_tensors="pt", padding_side="right")

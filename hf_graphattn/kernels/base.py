@@ -1,4 +1,4 @@
-"""What a variant says of a kernel of its own."""
+"""How a variant states that it has a kernel of its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hf_graphattn.backends import AttentionInputs
 class Kernel:
     """One way to compute a variant that fused attention cannot compute.
 
-    compute(inputs, ...): the filter's output; the variant's own arguments follow the inputs.
-    fits(inputs): whether "auto" may use the kernel for this call.
+    compute(inputs, ...): gives the filter's output; the variant's own arguments follow the inputs.
+    fits(inputs): tells whether "auto" may use the kernel for this call.
     """
 
     compute: Callable[..., Tensor]

@@ -1,4 +1,4 @@
-"""What every variant is made of: a frozen config, and the filter module that it builds.
+"""What every variant consists of: a frozen config, and the filter module that it builds.
 
 A variant's whole contract is `GraphFilter.forward(attend, value)`. Here `attend(x) = A x` with
 `A = softmax(Q K^T * scaling + mask)` of shape (B, H, N, N), and `x` and `value` of shape
@@ -22,7 +22,7 @@ from hf_graphattn.kernels.base import Kernel
 
 
 class Attend(Protocol):
-    """`attend(x) = A x`; what a backend makes for one call of an attention layer."""
+    """`attend(x) = A x`: what a backend makes for one call of an attention layer."""
 
     name: str  # the backend's name
 
@@ -30,7 +30,7 @@ class Attend(Protocol):
     def inputs(self) -> AttentionInputs: ...  # for the kernels of variants
 
     @property
-    def every_value(self) -> Tensor | None: ...  # in cached generation, the values of all keys
+    def every_value(self) -> Tensor | None: ...  # the values of all keys, in cached generation
 
     @property
     def matrix(self) -> Tensor: ...  # A itself, (B, H, N, N), where the backend keeps it
@@ -39,7 +39,7 @@ class Attend(Protocol):
 
 
 def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
-    """A config field with its help text, said once for `--help`, the docs and the model card."""
+    """A config field with its help text, which `--help`, the docs and the model card show."""
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"help": help})
 
 
@@ -54,9 +54,9 @@ LAYERS_HELP = (
 class VariantConfig:
     """The settings of one variant. Subclasses are frozen dataclasses made known by `register`.
 
-    `scalars` names the fields that hold the filter's scalars: one number, or, where a subclass
-    allows it, several that the heads share evenly. The scalars in `trainable` become float32
-    parameters of shape (num_heads,).
+    `scalars` names the fields that hold the filter's scalars. Such a field is one number or, where
+    a subclass allows it, several numbers that the heads share evenly. The scalars in `trainable`
+    become float32 parameters of shape (num_heads,).
     """
 
     variant: ClassVar[str] = ""  # set by `register`
@@ -73,7 +73,7 @@ class VariantConfig:
             self._set("layers", self._checked_layers(self.layers))
 
     def build(self, num_heads: int) -> GraphFilter:
-        """A new filter for an attention layer of `num_heads` heads, scalars at their start."""
+        """A new filter for an attention layer of `num_heads` heads, with the config's scalars."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class VariantConfig:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen for everyone else
+        object.__setattr__(self, name, value)  # the dataclass is frozen, and so are its methods
 
     def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
         return finite_number(name, value)
@@ -99,7 +99,7 @@ class VariantConfig:
     def _checked_trainable(self, names: Any) -> tuple[str, ...]:
         allowed = f"a sequence of names out of {', '.join(self.scalars)}"
         if isinstance(names, str) or not isinstance(names, Sequence):
-            raise refusal("trainable", names, allowed, f"Write trainable=({names!r},)?")
+            raise refusal("trainable", names, allowed, f"Write trainable=({names!r},).")
         for name in names:
             if name not in self.scalars:
                 raise refusal("trainable", tuple(names), allowed)
@@ -131,9 +131,9 @@ Term = tuple[float | Tensor, Tensor]  # a number or (H, 1, 1), times (B, H, N, D
 class GraphFilter(nn.Module):
     """One attention layer's filter: its scalars, and the formula that uses them.
 
-    A learned scalar is a float32 `nn.Parameter` of shape (num_heads,), whatever dtype the model
-    is cast to: steps of 2e-5 vanish in bfloat16. A fixed scalar is a plain number, or, when heads
-    differ, a buffer that no state dict holds.
+    A learned scalar is a `nn.Parameter` of shape (num_heads,). It stays float32 when the model is
+    cast to another dtype, since steps of 2e-5 vanish in bfloat16. A fixed scalar is a plain number
+    or, if it differs between heads, a buffer that is not in the state dict.
     """
 
     # The backends that can compute it, in the order in which "auto" prefers them.
@@ -141,7 +141,7 @@ class GraphFilter(nn.Module):
     # Its own kernels, by the backend that runs them; the other backends compute `attend`.
     kernels: ClassVar[Mapping[str, Kernel]] = {}
     backend: str = "auto"  # what the user asked for; set by `patch_model`
-    operands: int = 0  # calls of `attend` after the first: cached generation keeps what they get
+    operands: int = 0  # calls of `attend` after the first; a cache keeps what they are given
 
     def __init__(self, config: VariantConfig, num_heads: int) -> None:
         super().__init__()
@@ -163,19 +163,20 @@ class GraphFilter(nn.Module):
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """`H` itself, (B, H, N, N): what `output_attentions` returns.
 
-        A filter that is linear in the values has it as its output on the identity.
+        For a filter that is linear in the values it is the output on the identity. A filter that
+        is not linear overrides this method.
         """
         length = value.shape[-2]
         identity = torch.eye(length, dtype=value.dtype, device=value.device)
         return self(attend, identity.expand(*value.shape[:2], length, length))
 
     def fits(self, backend: str, inputs: AttentionInputs) -> bool:
-        """Whether "auto" may use this backend for this call: a kernel of the filter has limits."""
+        """Whether "auto" may use this backend for this call; a kernel of its own has limits."""
         kernel = self.kernels.get(backend)
         return kernel is None or kernel.fits(inputs)
 
     def scalar(self, name: str) -> float | Tensor:
-        """A scalar ready to multiply (B, H, N, D): a number, or a tensor of shape (H, 1, 1)."""
+        """A scalar in the shape that multiplies (B, H, N, D): a number, or a tensor (H, 1, 1)."""
         value = getattr(self, name)
         return value.view(-1, 1, 1) if isinstance(value, Tensor) else value
 
@@ -196,8 +197,8 @@ class GraphFilter(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `model.half()` and `model.to(torch.bfloat16)` come through here: the scalars move to the
-        # new device with the model, but keep their precision.
+        # `model.half()` and `model.to(torch.bfloat16)` call this. The scalars move to the model's
+        # new device, but keep their precision.
         tensors = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
         before = [tensor.detach().clone() for tensor in tensors]
         super()._apply(fn, recurse)
@@ -209,9 +210,9 @@ class GraphFilter(nn.Module):
 
 
 def combination(first: Term, *others: Term) -> Tensor:
-    """`c_1 x_1 + c_2 x_2 + ...` in the dtype of x_1; one elementwise pass a term.
+    """`c_1 x_1 + c_2 x_2 + ...` in the dtype of x_1, by one elementwise pass for each term.
 
-    Half precision times a float32 scalar is computed in float32, and rounded once, at the end.
+    Half precision times a float32 scalar is computed in float32 and rounded once, at the end.
     """
     scalar, x = first
     out = x if isinstance(scalar, float) and scalar == 1.0 else scalar * x

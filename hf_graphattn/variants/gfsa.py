@@ -7,12 +7,12 @@ formed: with y = A V and z = A y, the layer's output H V is
 
     w_0 V + c_1 y + c_2 z,    c_1 = w_1 + (2 - K) w_K,    c_2 = (K - 1) w_K
 
-two passes of attention, memory linear in the length where a pass is fused.
+which takes two passes of attention, with memory linear in the length if a pass is fused.
 
 Attention dropout acts on A before the filter, as in the authors' language code. A backend that
-keeps A drops out once and applies the same matrix twice, as published; two fused passes draw two
-independent masks. The second is unbiased for the output without dropout, with another variance; the
-first is not quite, since A_xx meets its own mask.
+keeps A draws one dropout mask and applies the same matrix twice, as published. Two fused passes
+draw two independent masks: then the output's mean is the output without dropout, but its variance
+is another. With one mask the mean differs slightly, since A_xx meets its own mask.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from .registry import register
 class GFSAConfig(VariantConfig):
     """GFSA (arXiv 2312.04234): `H = w_0 I + w_1 A + w_K (A + (K-1)(A^2 - A))`, K = `order`.
 
-    Plain attention at w_0 = 0, w_1 = 1, w_K = 0, where it starts by default. `order` is 2 to 10
-    in the paper; at 1 the bracket is A and one pass is enough.
+    It is plain attention at w_0 = 0, w_1 = 1, w_K = 0, where it starts by default. `order` is 2 to
+    10 in the paper; at 1 the bracket is A and one pass is enough.
     """
 
     scalars: ClassVar[tuple[str, ...]] = ("w_0", "w_1", "w_K")

@@ -5,7 +5,7 @@ sec. 3 and 4.2:
 
     H = A - step I
 
-The paper has step = 1; step = 0 is plain attention.
+The paper uses step = 1; step = 0 is plain attention.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .registry import register
 class LaplacianConfig(VariantConfig):
     """A - I (the negative Laplacian): `H = A - step I`.
 
-    Plain attention at step = 0. The paper trains from scratch with step = 1; a pretrained
+    It is plain attention at step = 0. The paper trains from scratch with step = 1. A pretrained
     checkpoint has never seen its values subtracted, so start near 0 there and learn the step.
     """
 
@@ -37,7 +37,7 @@ class LaplacianConfig(VariantConfig):
 
 
 class LaplacianFilter(GraphFilter):
-    """The filter of `LaplacianConfig`: `A V - step V`, one pass of attention."""
+    """The filter of `LaplacianConfig`: `A V - step V`, by one pass of attention."""
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         return combination((1.0, attend(value)), (-self.scalar("step"), value))

@@ -7,7 +7,7 @@ plain attention. The paper gives half of the heads p = 1.5 and the others p = 2.
 not in the softmax's denominator, so rows no longer sum to 1. For p < 2 the diagonal's factor is
 eps^((p - 2) / 2): finite, growing as eps shrinks.
 
-The map is not linear in the values, so attention kernels cannot compute it: `kernels/plat` does.
+The map is not linear in the values, so passes of attention cannot compute it: `kernels/plat` does.
 Attention dropout acts on A, before the factor.
 """
 
@@ -31,7 +31,7 @@ from .registry import register
 class PLaTConfig(VariantConfig):
     """p-LaT (arXiv 2311.03235): each weight of A times `(|v_x - v_y|^2 + eps)^((p-2)/2)`.
 
-    `p` is one number or several; the heads are split evenly among several, in order. Plain
+    `p` is one number or several; the heads are split evenly among several, in order. It is plain
     attention at p = 2.
     """
 
@@ -61,7 +61,7 @@ class PLaTConfig(VariantConfig):
 
 
 class PLaTFilter(GraphFilter):
-    """The filter of `PLaTConfig`. It reads the attention's inputs, not only `A x`."""
+    """The filter of `PLaTConfig`. Its kernels read the attention's inputs instead of `A x`."""
 
     kernels = plat.KERNELS
     backends = (*plat.KERNELS, "eager")
@@ -77,7 +77,7 @@ class PLaTFilter(GraphFilter):
         return plat.naive(attend.matrix, values, p, self.eps)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
-        """The weights after the factor, (B, H, N, N); times the values, the output."""
+        """A times the factor, (B, H, N, N); its product with the values is the output."""
         return plat.weights(attend.matrix, _values(attend, value), self.scalar("p"), self.eps)
 
 

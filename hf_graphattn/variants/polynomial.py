@@ -2,8 +2,9 @@
 
     H = c_0 I + c_1 A + c_2 A^2 + ... + c_K A^K
 
-No power of A is formed: `A^k V = A (A^(k-1) V)`, one pass of attention a degree. With c_K alone
-it is the exact A^K that GFSA approximates by `A + (K-1)(A^2 - A)` (arXiv 2312.04234, eq. 6).
+No power of A is formed, since `A^k V = A (A^(k-1) V)`: each degree takes one pass of attention.
+With c_K alone this is the exact A^K that GFSA approximates by `A + (K-1)(A^2 - A)` (arXiv
+2312.04234, eq. 6).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from .registry import register
 class PolynomialConfig(VariantConfig):
     """A polynomial in A: `H = c_0 I + c_1 A + ... + c_K A^K`, `coefficients` = (c_0, ..., c_K).
 
-    Plain attention at (0, 1, 0, ...), where it starts by default with a learned A^2. Learned, the
+    It is plain attention at (0, 1, 0, ...), where it starts by default, with a learned A^2. Learned
     coefficients are one parameter of shape (num_heads, K + 1).
     """
 
     scalars: ClassVar[tuple[str, ...]] = ("coefficients",)
 
     coefficients: tuple[float, ...] = setting(
-        (0.0, 1.0, 0.0), "weights of I, A, A^2 ...: as many as the degree, and one"
+        (0.0, 1.0, 0.0), "weights of I, A, A^2 ...: one more than the degree"
     )
     trainable: tuple[str, ...] = setting(("coefficients",), TRAINABLE_HELP, kw_only=True)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_diagnostics import QUICK, assert_unchanged, state, whole
+from diagnosing import QUICK, assert_unchanged, state, whole
 from tiny import build
 
 import hf_graphattn as ga
@@ -32,7 +32,7 @@ def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
     [
         ([["text"]], {}, r"a batch is 'list'; allowed: a dict of tensors"),
         ({"input_ids": [[3, 4]]}, {}, r"'input_ids' of a batch is 'list'; allowed: a dict of"),
-        ([], {}, r"allowed: one such sequence, or more"),
+        ([], {}, r"allowed: one or more such sequences"),
         ({"input_ids": torch.tensor([[3]])}, {}, r"without a sequence of two tokens"),
         (NINE, {"max_tokens": 8}, r"length is 9; allowed: at most max_tokens=8"),
         (NINE, {"max_sequences": 0}, r"max_sequences is 0"),

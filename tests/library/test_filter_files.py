@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from test_saving import CONFIGS, patched
+from saved import CONFIGS, patched
 from tiny import MODELS, inputs
 from transformers import AutoModelForSequenceClassification
 
@@ -83,7 +83,7 @@ def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(whole)
     tensors = load_file(path)
     save_file(tensors, path)  # another safetensors file
-    with pytest.raises(ga.GraphAttentionError, match="no file of filters"):
+    with pytest.raises(ga.GraphAttentionError, match="is not a file of filters"):
         ga.load_filters(model, tmp_path)
     path.write_bytes(whole)
     with safe_open(path, framework="pt") as opened:

@@ -11,12 +11,14 @@ u_xy = |v_x - v_y|^2 + eps, c = (p - 2) / 2:
     dV_rows += 2 (rowsum(E) x - E V),   dV += 2 (colsum(E) y - E^T X)
     dp = sum(T log u) / 2
 
-Eight products backward, three forward, each block's matrices made again in the backward. A sequence
-short enough for one block keeps its matrices. Under causality a block sees no later keys.
+The forward takes three products and the backward eight, since it makes each block's matrices again.
+A sequence short enough for one block keeps its matrices. Under causality a block skips the later
+keys.
 
-All is float32 (float64 for float64 states) outside autocast. The squared distance and eps come out
-of one product of width D + 2, `[-2 x, |x|^2 + eps, 1] . [y, 1, |y|^2]`; what is below its rounding
-error is 0, so that equal values are at distance 0 (see `naive.distance_factor`).
+Everything is computed in float32 (float64 for float64 states), outside autocast. The squared
+distance plus eps is one product of width D + 2, `[-2 x, |x|^2 + eps, 1] . [y, 1, |y|^2]`. A
+distance below its rounding error is taken as 0, so that equal values are at distance 0 (see
+`naive.distance_factor`).
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ from hf_graphattn.backends import AttentionInputs, attention_matrix
 
 from .naive import ROUNDING, Values, naive
 
-BLOCK_ELEMENTS = 2**22  # of one (B, H, rows, Nk) matrix: 16 MB in float32, the fastest of 2 to 32
-KEPT_ELEMENTS = 2**23  # a whole sequence's matrix of at most so many is kept for the backward
+# Of one block's matrix (B, H, rows, Nk): 16 MB in float32, the fastest size from 2 to 32 MB.
+BLOCK_ELEMENTS = 2**22
+KEPT_ELEMENTS = 2**23  # a whole matrix of at most so many is kept for the backward
 
 
 def blockwise(
@@ -47,10 +50,10 @@ def blockwise(
     eps: float,
     block_rows: int | None = None,
 ) -> Tensor:
-    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p a number or (H, 1, 1).
+    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p is a number or (H, 1, 1).
 
-    `block_rows`: rows a block; by default as many as keep one matrix under `BLOCK_ELEMENTS`, or
-    all where the whole matrix is under `KEPT_ELEMENTS`.
+    `block_rows` is the number of rows in a block. By default one matrix of a block stays under
+    `BLOCK_ELEMENTS`, and there is one block if the whole matrix is under `KEPT_ELEMENTS`.
     """
     if torch.compiler.is_compiling():
         return _traceable(inputs, values, p, eps)
@@ -62,7 +65,7 @@ def blockwise(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is no tensor."""
+    """The arguments of `_Blockwise` that are not tensors. block_rows: 0 for the default."""
 
     causal: bool
     scaling: float
@@ -73,7 +76,7 @@ class _Plan:
 
 @dataclass
 class _Block:
-    """One block's matrices, (B, H, rows, keys): A0, u, log u, and W, which holds the dropout."""
+    """One block's matrices, (B, H, rows, keys): A0, u, log u, and W (after dropout)."""
 
     softmax: Tensor
     distance: Tensor
@@ -130,7 +133,7 @@ class _States:
     plan: _Plan
     left: Tensor  # (B, H, rows, D + 2)
     right: Tensor  # (B, H, keys, D + 2)
-    x_noise: Tensor  # (B, H, rows, 1): with y_noise, the rounding error of the product, and eps
+    x_noise: Tensor  # (B, H, rows, 1): x_noise + y_noise is eps plus the rounding error
     y_noise: Tensor  # (B, H, 1, keys)
     centre: Tensor
 
@@ -181,7 +184,7 @@ class _States:
 
 @dataclass
 class _Gradients:
-    """Sums over the blocks; None where no gradient is asked for."""
+    """The gradients, summed over the blocks; None for a mask or a p that asks for none."""
 
     query: Tensor
     key: Tensor
@@ -216,7 +219,7 @@ class _Gradients:
             rows = slice(start, stop) if self.mask.shape[-2] > 1 else slice(None)
             target = self.mask[..., rows, :]
             target += scores.sum_to_size(target.shape)
-        # Where the distance is 0 its gradient is 0, whatever T / eps would round to.
+        # Where the distance is 0 its gradient is 0 too, whatever T / eps rounds to.
         product.div_(block.distance).masked_fill_(block.distance <= states.plan.eps, 0.0)
         c = 2.0 * states.power
         x, y = states.rows[:, :, start:stop] - states.centre, every - states.centre
@@ -238,7 +241,7 @@ def _random_state(device: torch.device) -> Tensor:
 
 @contextmanager
 def _repeated(state: Tensor | None, device: torch.device) -> Iterator[None]:
-    """Draw the forward's random numbers again."""
+    """In this context the random numbers of the forward are drawn again."""
     if state is None:
         yield
         return
@@ -251,7 +254,7 @@ def _repeated(state: Tensor | None, device: torch.device) -> Iterator[None]:
 
 
 def _traceable(inputs: AttentionInputs, values: Values, p: float | Tensor, eps: float) -> Tensor:
-    """The same in plain operations, which torch.compile follows and fuses."""
+    """The same in plain operations, which torch.compile can trace and fuse."""
     batch, heads, keys, _ = values.every.shape
     length = values.rows.shape[-2]
     rows = max(1, KEPT_ELEMENTS // (batch * heads * keys))

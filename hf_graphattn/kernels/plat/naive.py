@@ -1,4 +1,4 @@
-"""The reference of p-LaT: every matrix whole.
+"""The reference of p-LaT, which forms every matrix whole.
 
     out_x = sum_y A_xy f_xy v_y,    f_xy = (|v_x - v_y|^2 + eps)^((p - 2) / 2)
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROUNDING = 8  # of |x|^2 + |y|^2 - 2 x.y at most, in units in the last place of |x|^2 + |y|^2
+# The rounding error of |x|^2 + |y|^2 - 2 x.y, at most, in units in the last place of |x|^2 + |y|^2.
+ROUNDING = 8
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,12 @@ class Values:
     rows: Tensor
 
     def block(self, start: int, stop: int) -> Values:
-        """These of the rows."""
+        """The values of all keys and of the rows from `start` to `stop`."""
         return Values(self.every, self.rows[:, :, start:stop])
 
 
 def naive(matrix: Tensor, values: Values, p: float | Tensor, eps: float) -> Tensor:
-    """p-LaT of `matrix` (A, after dropout), (B, H, rows, D); p a number or (H, 1, 1)."""
+    """p-LaT of `matrix` (A, after dropout), (B, H, rows, D); p is a number or (H, 1, 1)."""
     return (weights(matrix, values, p, eps) @ values.every).to(values.every.dtype)
 
 
@@ -43,10 +44,10 @@ def weights(matrix: Tensor, values: Values, p: float | Tensor, eps: float) -> Te
 def distance_factor(values: Values, p: float | Tensor, eps: float) -> Tensor:
     """`f`, (B, H, rows, Nk), in float32 (float64 for float64 values).
 
-    `|x - y|^2 = |x|^2 + |y|^2 - 2 x.y` cancels badly: so it is computed in float32 outside
-    autocast, the values are centred first (a common offset changes no distance, but costs
-    digits), and what is below the rounding error of the sum is 0, so that equal values (a token
-    and itself, repeated tokens) are at distance 0.
+    `|x - y|^2 = |x|^2 + |y|^2 - 2 x.y` loses digits by cancellation. So it is computed in float32
+    outside autocast; the values are centred first, since a common offset changes no distance but
+    costs digits; and a distance below the rounding error of the sum is taken as 0, so that equal
+    values (of a token and itself, of repeated tokens) are at distance 0.
     """
     precise = torch.promote_types(values.every.dtype, torch.float32)
     with torch.autocast(values.every.device.type, enabled=False):

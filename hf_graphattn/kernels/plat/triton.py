@@ -1,9 +1,9 @@
 """p-LaT as Triton kernels: memory linear in the length, on CUDA or in Triton's interpreter.
 
-Operators of torch's own, so that torch.compile takes them whole. Triton is imported at the first
-call: importing this file needs neither Triton nor a GPU. Eleven products backward instead of
-`blockwise`'s eight: rows and keys are swept apart, so that no two programs add into one place and
-every run gives the same bits.
+They are registered as operators of torch, so that torch.compile takes them whole. Triton is
+imported at the first call: importing this file needs neither Triton nor a GPU. The backward takes
+eleven products instead of `blockwise`'s eight, since one kernel sweeps the rows and another the
+keys. So no two programs add into the same place, and every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def triton(
     eps: float,
     block: tuple[int, int] | None = None,
 ) -> Tensor:
-    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p a number or (H, 1, 1).
+    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p is a number or (H, 1, 1).
 
-    Keys and `values.every` may have fewer heads than the queries, without being repeated. The
+    Keys and `values.every` may have fewer heads than the queries; they need not be repeated. The
     gradient of an additive mask is made whole, (B, H, Nq, Nk), before it is summed to the mask's
-    shape. `block`: rows and keys a block, powers of 2 from 16.
+    shape. `block` is the number of rows and of keys in a block, powers of 2 from 16.
 
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
@@ -86,14 +86,14 @@ def _common(query: Tensor, value: Tensor) -> torch.dtype:
 
 
 def _block(dtype: torch.dtype, width: int) -> tuple[int, int]:
-    """Rows and keys a block: what shared memory holds. `benchmarks/gpu.py` tries the others."""
+    """Rows and keys of a block, as shared memory allows. `benchmarks/gpu.py` tries other sizes."""
     if dtype == torch.bfloat16:
         return (64, 64) if width <= 64 else (64, 32)
     return (32, 32) if width <= 64 else (32, 16)
 
 
 def _seed(inputs: AttentionInputs) -> Tensor:
-    """A number from torch's generator, kept on the device: nothing waits for it."""
+    """A number from torch's generator. It stays on the device, so that nothing waits for it."""
     device = inputs.query.device
     if inputs.dropout == 0.0:
         return torch.zeros(1, dtype=torch.int64, device=device)
@@ -107,7 +107,7 @@ def _kernels() -> Any:
     return triton_kernels
 
 
-# What both operators take, in `_Call`'s order.
+# The arguments of both operators, in the order of `_Call`.
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor every, Tensor rows, Tensor? mask, Tensor p, Tensor seed, "
     "bool causal, float scaling, float dropout, float eps, int row_block, int key_block"
@@ -120,7 +120,7 @@ ARGUMENTS = (
     schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
 )
 def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, and each row's greatest score and 1 / denominator, (B, H, Nq)."""
+    """The output, and each row's greatest score and 1 / denominator, (B, H, Nq)."""
     call = _Call(query, *rest)
     out, top, norm = _empty_forward(query)
     call.launch(_kernels().rows_forward, call.row_grid, (out, top, norm))
@@ -141,7 +141,7 @@ def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _backward(
     grad: Tensor, out: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, every, rows, of p by row (B, H, Nq), and dScores or nothing."""
+    """The gradients of query, key, every and rows, of p by row (B, H, Nq), and dScores if asked."""
     *others, mask_gradient = rest
     call = _Call(query, key, *others)
     grad = _narrow(grad.to(query.dtype))
@@ -193,18 +193,18 @@ def _empty_backward(query: Tensor, key: Tensor, mask_gradient: bool) -> Any:
 
 
 def _empty_states(like: Tensor) -> Tensor:
-    """(B, H, N, D), laid out (B, N, H, D)."""
+    """Empty states of shape (B, H, N, D), laid out in memory as (B, N, H, D)."""
     batch, heads, length, width = like.shape
     return like.new_empty(batch, length, heads, width).transpose(1, 2)
 
 
 def _narrow(states: Tensor) -> Tensor:
-    """The kernels read states whose width is contiguous."""
+    """The states with a contiguous width, as the kernels read them."""
     return states if states.stride(-1) == 1 else states.contiguous()
 
 
 class _Call:
-    """One call's arguments, in the order that the kernels take them."""
+    """One call's arguments, in the order in which the kernels take them."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class _Call:
         grad: Tensor | None = None,
         **constants: Any,
     ) -> None:
-        """Run a kernel; `others` are its tensors after those of every kernel."""
+        """Run a kernel; `others` are its own tensors, which follow those that all kernels take."""
         strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
         constants |= self.constants | {"num_warps": 4, "num_stages": 2}
         with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
@@ -263,14 +263,14 @@ class _Call:
 
 
 def _mask(mask: Tensor | None, shape: tuple[int, ...], query: Tensor) -> tuple[str, Tensor]:
-    """Its kind, and itself as (B, H, Nq, Nk), a view; without one, what is never read."""
+    """The mask's kind, and a view of it as (B, H, Nq, Nk); without a mask, a tensor not read."""
     if mask is None:
         return "none", query
     return "boolean" if mask.dtype == torch.bool else "additive", mask.expand(shape)
 
 
 def _precision(dtype: torch.dtype) -> dict[str, Any]:
-    """How products are made: float32 as torch is told to, float16's wide ones in tf32."""
+    """The precision of products: for float32 what torch is set to, for float16's wide ones tf32."""
     language = _kernels().tl
     precision = "tf32" if _tf32() else "ieee"
     return {
@@ -281,7 +281,7 @@ def _precision(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _tf32() -> bool:
-    """Whether torch may round float32 products; once its new switch is set, the old one raises."""
+    """Whether torch may round float32 products; reading its old switch raises if the new is set."""
     matmul = torch.backends.cuda.matmul
     return (
         matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32

@@ -1,16 +1,15 @@
-"""p-LaT's Triton kernels; `blockwise` derives the mathematics, `triton` calls them.
+"""p-LaT's Triton kernels. `blockwise` says what they compute, `triton` calls them.
 
-`WIDE` is the dtype of the products with W and with gradients: the states' own, but float32 for
-float16, which cannot hold a weight over a small distance.
-
-One program makes a block of rows (of keys in `columns_backward`) of one head and sweeps the other
+One program makes a block of rows (in `columns_backward`, of keys) of one head and sweeps the other
 axis, so that no N x N matrix is ever stored. Scores, softmax and the distance factor are float32;
-the products take their operands in the states' dtype.
+the products take their operands in the states' dtype. `WIDE` is the dtype of the products with W
+and with gradients: the states' own, but float32 for float16, which cannot hold a weight at a small
+distance.
 
-States are read through the strides of (batch, head, token), their width contiguous. What the
-kernels write is laid out (B, N, H, D): the layout that the next layer wants.
+States are read through the strides of (batch, head, token); their width is contiguous. What the
+kernels write is laid out as (B, N, H, D), the layout that the next layer needs.
 
-Importing this file needs Triton, and so only `triton` does, at its first call.
+Importing this file needs Triton. Only `triton` imports it, at its first call.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _store(base, tokens, columns, heads, block, limit, WIDTH: tl.constexpr):
 
 @triton.jit
 def _product(a, b, PRECISION: tl.constexpr):
-    """a b, in float32."""
+    """The product a b, in float32."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     return tl.dot(a, b, input_precision=PRECISION)
@@ -86,7 +85,7 @@ def _distances(x, y):
 
 @triton.jit
 def _dropped(weights, seed, x_at, y_at, keys, dropout):
-    """Dropout of A, the same at every call with these positions and this seed."""
+    """A after dropout, which is the same at every call with these positions and this seed."""
     drawn = tl.rand(seed, x_at[:, None] * keys + y_at[None, :])
     return tl.where(drawn >= dropout, weights / (1.0 - dropout), 0.0)
 

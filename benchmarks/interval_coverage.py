@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 from tqdm import tqdm
 
-from finetune.comparison.statistics import bootstrap_interval
+from finetune.experiments.statistics import bootstrap_interval
 
 
 def coverage(seeds: int, draws: int, generator: np.random.Generator) -> float:

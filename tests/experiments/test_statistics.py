@@ -7,10 +7,8 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import f1_score, matthews_corrcoef
 
-from finetune.comparison import examples, statistics
-from finetune.comparison.examples import Examples
+from finetune.experiments import statistics
 
 
 @pytest.mark.parametrize(
@@ -49,6 +47,15 @@ def test_permutation_p_is_not_parted_by_rounding() -> None:
         differences = (base + steps) / 2733 - base / 2733
         expected = statistics.permutation_p([float(x) for x in steps])
         assert statistics.permutation_p(list(differences)) == expected
+
+
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_permutation_p_is_scipys(count: int) -> None:
+    for differences in np.random.default_rng(count).normal(0.2, 1, size=(20, count)):
+        expected = stats.permutation_test(
+            (differences,), np.mean, permutation_type="samples", n_resamples=np.inf
+        )
+        assert statistics.permutation_p(differences) == pytest.approx(expected.pvalue)
 
 
 def test_smallest_p_is_what_the_test_gives() -> None:
@@ -127,77 +134,3 @@ def test_limits_are_told_before_running() -> None:
         needed = statistics.pairs_needed(comparisons)
         assert statistics.smallest_p(needed) * comparisons <= 0.05
         assert statistics.smallest_p(needed - 1) * comparisons > 0.05
-
-
-def runs(*triples: tuple[int, int, int]) -> tuple[Examples, Examples]:
-    """From (first's prediction, second's, label)."""
-    first, second, labels = np.array(triples).T
-    return Examples(first, labels), Examples(second, labels)
-
-
-def test_mcnemar_by_hand() -> None:
-    # The first alone is right in 1, the second alone in 6, both in 3, neither in 2.
-    triples = [(1, 0, 1)] + [(0, 1, 1)] * 6 + [(1, 1, 1)] * 3 + [(0, 0, 1)] * 2
-    found = examples.mcnemar(*runs(*triples))
-    assert (found.only_first, found.only_second) == (1, 6)
-    # Binomial, 7 trials: P(X <= 1) + P(X >= 6) = 2 (1 + 7) / 128.
-    assert found.p == pytest.approx(16 / 128)
-    assert (found.first, found.second) == pytest.approx((4 / 12, 9 / 12))
-    assert found.difference == pytest.approx(5 / 12)
-    assert found.low < found.difference < found.high
-    assert examples.mcnemar(*runs((1, 1, 1), (0, 0, 1))).p == 1.0
-
-
-@pytest.mark.parametrize("labels", [2, 3])
-def test_metrics_of_counts_are_those_of_scikit_learn(labels: int) -> None:
-    generator = np.random.default_rng(0)
-    predicted, actual = generator.integers(labels, size=(2, 200))
-    ones = np.ones((1, 200), dtype=int)
-    found = examples.matthews(ones, predicted, actual)
-    assert found[0] == pytest.approx(matthews_corrcoef(actual, predicted))
-    assert examples.accuracy(ones, predicted, actual)[0] == (predicted == actual).mean()
-    if labels == 2:
-        assert examples.f1(ones, predicted, actual)[0] == pytest.approx(f1_score(actual, predicted))
-
-
-def test_metrics_of_a_constant_side_are_zero() -> None:
-    ones, zeros = np.ones((1, 4), dtype=int), np.zeros(4, dtype=int)
-    assert examples.matthews(ones, zeros, np.array([0, 1, 0, 1]))[0] == 0
-    assert examples.f1(ones, zeros, zeros)[0] == 0
-
-
-def test_counts_are_drawn_as_examples_are() -> None:
-    """The multinomial shortcut has the distribution of drawing the examples themselves."""
-    generator = np.random.default_rng(3)
-    labels = generator.integers(2, size=80)
-    flips = generator.random((2, 80)) < [[0.3], [0.2]]
-    first, second = np.where(flips, 1 - labels, labels)
-    found = examples.counted(
-        "matthews_correlation",
-        examples.matthews,
-        Examples(first, labels),
-        Examples(second, labels),
-    )
-    drawn = np.stack(
-        [np.bincount(r, minlength=80) for r in generator.integers(80, size=(4000, 80))]
-    )
-    ones = examples.matthews(drawn, second, labels) - examples.matthews(drawn, first, labels)
-    low, high = np.quantile(ones, [0.025, 0.975])
-    assert found.difference == pytest.approx(
-        matthews_corrcoef(labels, second) - matthews_corrcoef(labels, first)
-    )
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.02)
-
-
-def test_correlations_are_those_of_scipy_and_tell_runs_apart() -> None:
-    generator = np.random.default_rng(4)
-    labels = np.round(generator.uniform(0, 5, size=120), 1)
-    good, bad = labels + generator.normal(0, 0.5, 120), labels + generator.normal(0, 3, 120)
-    for name, function in (("pearson", stats.pearsonr), ("spearmanr", stats.spearmanr)):
-        found = examples.correlation(name, Examples(bad, labels), Examples(good, labels))
-        assert found.first == pytest.approx(function(bad, labels).statistic)
-        assert found.second == pytest.approx(function(good, labels).statistic)
-        assert found.low > 0
-        assert found.p == pytest.approx(2 / 10_001)  # not one draw in 10,000 was as low as 0
-    same = examples.correlation("pearson", Examples(good, labels), Examples(good, labels))
-    assert (same.difference, same.p) == (0, 1)

@@ -10,10 +10,10 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from finetune.comparison.depth_page import STATISTICS
-from finetune.outputs import write_json
+from finetune.engine.results import write_json
+from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
-from hf_graphattn.diagnostics.command import batches, load, readable, token_ids
+from hf_graphattn.diagnostics.texts import batches, load, readable, token_ids
 
 FIGURES = ("cosine_similarity", "high_to_dc")
 LENGTH, BATCH = 128, 8
@@ -26,13 +26,14 @@ def look(
     texts: Sequence[str],
     folder: Path,
 ) -> None:
-    """Write ``<name>-depth.json``, and of the first seed a figure a statistic, into ``folder``.
+    """Write ``<name>-depth.json`` and, for the first seed, a figure for each of `FIGURES`.
 
     Args:
         name: the study's.
-        start: the checkpoint that all arms began from; None is nothing, fresh weights.
-        runs: of each seed, each arm's run, with its weights; the baseline first.
-        texts: what the models read, a sequence each, cut to 128 tokens or what the models can read.
+        start: the checkpoint that all arms began from; None is none, but fresh weights.
+        runs: by seed and arm the folder of each run, with its weights; the baseline first.
+        texts: what the models read, one sequence each, cut to 128 tokens or to what they can read.
+        folder: where to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))

@@ -26,6 +26,10 @@ class Interval:
     method: str
 
     @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
     def half_width(self) -> float:
         return (self.high - self.low) / 2
 
@@ -49,7 +53,11 @@ def permutation_p(differences: Sequence[float]) -> float:
 
 
 def _signed_sums(values: np.ndarray) -> np.ndarray:
-    """The sums under all 2^n assignments of signs."""
+    """The sums under all 2^n assignments of signs.
+
+    `scipy.stats.permutation_test` gives the same p, but takes the assignments one after another:
+    6 seconds for 20 pairs.
+    """
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
@@ -59,10 +67,9 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
 def bootstrap_interval(differences: Sequence[float]) -> Interval | None:
     """95 % interval of the mean by the BCa bootstrap; None below four values.
 
-    Of three, one draw in 27 is the lowest value three times: the interval would be their range.
-
-    Where all values are equal, the interval is that point; where BCa is not defined, the percentile
-    interval.
+    With three values one draw in 27 is the lowest value three times: the interval would be their
+    range. Where all values are equal the interval is that point, and where BCa is not defined it is
+    the percentile interval.
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) < LEAST_RESAMPLED:
@@ -109,18 +116,18 @@ def smallest_p(pairs: int) -> float:
 
 
 def pairs_needed(comparisons: int) -> int:
-    """With so many pairs each of the comparisons can reach 0.05 after Holm's correction."""
+    """The number of pairs with which each comparison can reach 0.05 after Holm's correction."""
     return math.ceil(math.log2(2 * comparisons / LEVEL))
 
 
 def least_shown(differences: Sequence[float], level: float = LEVEL) -> float | None:
     """The mean difference that would just reach p <= ``level`` with the spread that these have.
 
-    Differences moved together by c are as far out under the sign flips of a set S of them as they
-    are, if c is at most minus the mean over S; p is the level where so few sets are left. Of the
-    two directions the one that needs more. Above 16 pairs Student's, t_(1-level/2, n-1) sd /
-    sqrt(n), which then hardly differs. None where no difference can be shown, or there is no
-    spread.
+    Add c to all differences. With the signs of a set S of them flipped, their mean is then as far
+    from 0 as without, if c is at most minus the mean of the original ones over S; p is at the level
+    where few enough sets are left. Of the two directions this is the one that needs more. Above 16
+    pairs it is Student's t_(1-level/2, n-1) sd / sqrt(n), which then hardly differs. None where no
+    difference can be shown, or where there is no spread.
     """
     values = np.asarray(differences, dtype=np.float64)
     count = len(values)
@@ -130,12 +137,12 @@ def least_shown(differences: Sequence[float], level: float = LEVEL) -> float | N
         return float(stats.t.ppf(1 - level / 2, count - 1) * stats.sem(values))
     sets = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
     means = sets @ (values - values.mean()) / sets.sum(axis=1)
-    left = int(level / 2 * 2**count)  # of the empty set and those above, so many may be as far out
+    left = int(level / 2 * 2**count)  # so many sets, the empty one among them, may be as far out
     return float(max(np.partition(-means, -left)[-left], np.partition(means, -left)[-left]))
 
 
 def limits(pairs: int, comparisons: int) -> str | None:
-    """What so many pairs cannot show whatever comes out; None if they can show something."""
+    """What so many pairs cannot show, whatever comes out; None if they can show a difference."""
     least, needed = smallest_p(pairs), pairs_needed(comparisons)
     if least > LEVEL:
         return (

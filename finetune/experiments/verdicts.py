@@ -1,15 +1,19 @@
-"""One honest sentence on each arm."""
+"""One honest sentence on each arm of a comparison, and on the best setting of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from finetune.comparison.results import ArmResult, Paired, TaskResult
-from finetune.comparison.statistics import LEVEL, least_shown, pairs_needed, smallest_p
+from finetune.experiments.best import best, optimism
+from finetune.experiments.gather import ArmResult, Paired, TaskResult
+from finetune.experiments.space import described
+from finetune.experiments.statistics import LEVEL, least_shown, pairs_needed, smallest_p
 
 
 def verdicts(found: Sequence[TaskResult]) -> list[str]:
-    """A sentence for each arm of each task but the baseline."""
+    """A sentence for each arm of each task but the baseline; of a sweep, what its best is worth."""
+    if found[0].settings:
+        return sweep_verdicts(found[0])
     count = comparisons(found)
     several = len(found) > 1
     return [
@@ -19,8 +23,36 @@ def verdicts(found: Sequence[TaskResult]) -> list[str]:
     ]
 
 
+def sweep_verdicts(task: TaskResult) -> list[str]:
+    """The best setting, and why its number is too good."""
+    arm, settings, places = best(task), task.settings, decimals(task)
+    if arm is None:
+        return ["No setting has a value of every seed yet: none is best."]
+    gain = f", {arm.paired.mean:+.{places}f} to {task.arms[0].name}" if arm.paired else ""
+    seeds = f"{len(arm.values)} seed{'s' if len(arm.values) > 1 else ''}"
+    said = [
+        f"Best of {len(settings)}: {described(arm.setting)}; {task.title} "
+        f"{arm.mean:.{places}f}{gain} (mean over {seeds})."
+    ]
+    return said + ([_warning(settings, places)] if len(settings) > 1 else [])
+
+
+def _warning(settings: Sequence[ArmResult], places: int) -> str:
+    """What the best of many settings is worth."""
+    said = (
+        f"It was chosen among {len(settings)} by these rows and seeds, so its number is optimistic"
+    )
+    luck = optimism(settings)
+    if luck is None:
+        return f"{said}."
+    return (
+        f"{said}: were all equally good, the best would be expected {luck:.{places}f} better than "
+        "their average, by chance."
+    )
+
+
 def comparisons(found: Sequence[TaskResult]) -> int:
-    """How many p-values are corrected for."""
+    """How many comparisons the p-values are corrected for."""
     return sum(arm.paired is not None for task in found for arm in task.arms)
 
 
@@ -54,7 +86,7 @@ def verdict(task: TaskResult, arm: ArmResult, count: int) -> str:
 
 
 def decimals(task: TaskResult) -> int:
-    """Digits after the point that show two digits of the spread of values and of differences."""
+    """Digits after the point, so that two digits of the smallest spread of the task are shown."""
     spreads = [arm.deviation for arm in task.arms if arm.values]
     spreads += [a.paired.interval.half_width for a in task.arms if a.paired and a.paired.interval]
     known = [spread for spread in spreads if spread]
@@ -75,7 +107,7 @@ def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
 
 
 def _without(arm: ArmResult, paired: Paired) -> str:
-    """Seeds that gave no pair: runs that diverged are not missing by chance."""
+    """The number of seeds that gave no pair, since runs that diverged are not missing by chance."""
     lost = len({*arm.values, *arm.missing} - {*paired.differences})
     return f"; {lost} more seeds gave no pair" if lost else ""
 
@@ -85,13 +117,13 @@ def _corrected(paired: Paired, count: int) -> str:
 
 
 def _short(pairs: int, count: int) -> str:
-    """Whether anything at all could have been shown among so many comparisons."""
+    """How many seeds it takes to show one difference among so many, if these are fewer."""
     needed = pairs_needed(count)
     return f" ({needed} seeds are needed to show one among {count})" if pairs < needed else ""
 
 
 def _unseen(task: TaskResult, paired: Paired, count: int) -> str:
-    """What could not have been seen: the smallest p of several has to reach a share of 0.05."""
+    """The difference that could not have been seen: Holm's smallest p must reach 0.05 / count."""
     least = least_shown(list(paired.differences.values()), LEVEL / count)
     if least is None:
         return ""

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.comparison.results import ArmResult, TaskResult, against_baseline
-from finetune.comparison.statistics import LEVEL
-from finetune.comparison.tables import NONE, pipes
+from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
+from finetune.experiments.statistics import LEVEL
+from finetune.experiments.table import Table
+from finetune.experiments.tables import NONE, difference
 
-# Statistic -> its name, and whether more of it is tokens that are less alike.
+# Of each statistic its name, and whether tokens with more of it are less alike.
 STATISTICS = {
     "cosine": ("cosine similarity of tokens", False),
     "high_to_dc": ("high-frequency over DC energy", True),
@@ -23,7 +24,7 @@ EMBEDDINGS, LAST = 0, -1  # depths
 
 
 def section(name: str, folder: Path) -> list[str]:
-    """The lines on a study, where `finetune.comparison.depth` has looked inside; else none."""
+    """The lines on a study, where `finetune.studies.look` has looked inside; else none."""
     source = folder / f"{name}-depth.json"
     if not source.is_file():
         return []
@@ -33,7 +34,7 @@ def section(name: str, folder: Path) -> list[str]:
     return [
         f"### Inside: {found['sequences']} texts of the validation set, seeds {', '.join(seeds)}",
         "",
-        *pipes(HEADINGS, [row for task in compared for row in _rows(found, task)]),
+        *Table(HEADINGS, [list(_rows(found, task)) for task in compared]).markdown(),
         "",
         "The papers hold that their filters keep tokens from growing alike: a lower cosine, more "
         f"high-frequency energy, a higher rank than plain attention has. {verdict(compared)} Means "
@@ -69,8 +70,9 @@ def _result(found: Mapping[str, Any], statistic: str, depth: int) -> TaskResult:
     seeds = found["seeds"]
 
     def result(arm: str) -> ArmResult:
-        values = {seed: of_seed[arm][statistic][depth] for seed, of_seed in seeds.items()}
-        return ArmResult(arm, [], values, {}, {})
+        return ArmResult(
+            arm, {int(seed): of_seed[arm][statistic][depth] for seed, of_seed in seeds.items()}
+        )
 
     arms = [result(arm) for arm in next(iter(seeds.values()))]
     return TaskResult(title, statistic, more_is_less_alike, arms)
@@ -82,9 +84,6 @@ def _rows(found: Mapping[str, Any], last: TaskResult) -> Iterator[list[str]]:
     yield [f"{last.task}: before", f"{begun[EMBEDDINGS]:.3f}", f"{begun[LAST]:.3f}", *[NONE] * 3]
     first = _result(found, last.metric, EMBEDDINGS)
     for at_first, arm in zip(first.arms, last.arms, strict=True):
-        words, paired = [NONE] * 3, arm.paired
-        if paired is not None:
-            ends = paired.interval
-            between = f"{ends.low:+.3f} to {ends.high:+.3f}" if ends else NONE
-            words = [f"{paired.mean:+.3f}", between, f"{paired.corrected_p:.3g}"]
-        yield [f"{last.task}: {arm.name}", f"{at_first.mean:.3f}", f"{arm.mean:.3f}", *words]
+        p = f"{arm.paired.corrected_p:.3g}" if arm.paired else NONE
+        means = [f"{at_first.mean:.3f}", f"{arm.mean:.3f}"]
+        yield [f"{last.task}: {arm.name}", *means, *difference(arm.paired, 3), p]

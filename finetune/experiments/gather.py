@@ -1,0 +1,206 @@
+"""Finished runs, gathered: each arm's values by seed, and its differences to the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median, stdev
+from typing import Any
+
+from finetune.experiments.grid import Cell
+from finetune.experiments.metrics import Results, greater_is_better, metric_name
+from finetune.experiments.statistics import Interval, bootstrap_interval, holm, permutation_p
+
+TYPICAL = ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences of an arm to the baseline, seed by seed, and what they show.
+
+    Attributes:
+        differences: arm minus baseline, by seed, of the seeds that both have.
+        interval: of their mean; None below four seeds.
+        p: two-sided, of the exact paired permutation test.
+        corrected_p: the same after Holm's correction over all tasks and arms compared.
+        better: how many seeds are better than the baseline, in the metric's direction.
+    """
+
+    differences: dict[int, float]
+    interval: Interval | None
+    p: float
+    corrected_p: float
+    better: int
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.differences.values())
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """What an arm's runs of one task gave.
+
+    Attributes:
+        values: the metric by seed, of the runs that have it.
+        flags: those of its runs, without the seed.
+        setting: of a sweep: the value of each swept flag, None where the flag is not given.
+        missing: seeds without a value, and why.
+        typical: medians over the runs, of the numbers that `TYPICAL` names.
+        paired: None for the baseline, and where no seed is common to both.
+    """
+
+    name: str
+    values: dict[int, float]
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    typical: Mapping[str, float | None] = field(default_factory=dict)
+    paired: Paired | None = None
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values.values())
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over the seeds (n - 1); None of a single one."""
+        return stdev(self.values.values()) if len(self.values) > 1 else None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """One standard deviation to both sides of the mean."""
+        deviation = self.deviation
+        return None if deviation is None else (self.mean - deviation, self.mean + deviation)
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task and its arms, the baseline first; a sweep without plain attention has none."""
+
+    task: str
+    metric: str
+    greater_is_better: bool
+    arms: list[ArmResult]
+
+    @property
+    def title(self) -> str:
+        """The metric in words."""
+        return self.metric.removeprefix("eval_").replace("_", " ")
+
+    @property
+    def direction(self) -> str:
+        """Which way the metric is better, in words."""
+        return f"{'greater' if self.greater_is_better else 'less'} is better"
+
+    @property
+    def settings(self) -> list[ArmResult]:
+        """The arms that are settings of a sweep; none of a comparison."""
+        return [arm for arm in self.arms if arm.setting]
+
+    @property
+    def swept(self) -> list[str]:
+        """The flags of which a sweep tries values."""
+        return list(dict.fromkeys(flag for arm in self.settings for flag in arm.setting))
+
+    @property
+    def plain(self) -> ArmResult | None:
+        """The arm that a sweep's settings are compared to, if it has values."""
+        return next((arm for arm in self.arms if not arm.setting and arm.values), None)
+
+
+def finished(cells: Iterable[Cell]) -> dict[str, Results]:
+    """What each run that has ended wrote, by the run's name."""
+    return {cell.run.name: cell.run.results() for cell in cells if cell.run.is_done()}
+
+
+def gather(
+    cells: Sequence[Cell],
+    done: Mapping[str, Results],
+    metric: str | None,
+    missing: Mapping[str, str],
+) -> list[TaskResult]:
+    """The results by task; tasks of which no run has ended are left out.
+
+    The first arm is the baseline, unless it is a setting of a sweep: then nothing is compared.
+
+    Args:
+        cells: the grid.
+        done: what its finished runs wrote.
+        metric: which of their numbers, with or without ``eval_``; None is each task's main metric.
+        missing: why a run has no results, by its name.
+
+    Raises ``ValueError`` if the runs have no such metric, or nobody says which way it is better.
+    """
+    found = []
+    for task in dict.fromkeys(cell.task for cell in cells):
+        of_task = [cell for cell in cells if cell.task == task]
+        first = next((cell for cell in of_task if cell.run.name in done), None)
+        if first is None:
+            continue
+        results = done[first.run.name]
+        name = metric_name(metric, first, results)
+        arms = [
+            _arm([cell for cell in of_task if cell.arm.name == arm], name, done, missing)
+            for arm in dict.fromkeys(cell.arm.name for cell in of_task)
+        ]
+        found.append(TaskResult(task, name, greater_is_better(name, first, results), arms))
+    has_baseline = not cells[0].arm.setting
+    return against_baseline(found) if has_baseline else found
+
+
+def against_baseline(found: Iterable[TaskResult]) -> list[TaskResult]:
+    """Each task's arms compared to its first; p corrected over every comparison of every task."""
+    tasks = [_compared(task) for task in found]
+    pairs = [arm.paired for task in tasks for arm in task.arms if arm.paired]
+    corrected = iter(holm([paired.p for paired in pairs]))
+
+    def with_corrected(arm: ArmResult) -> ArmResult:
+        if arm.paired is None:
+            return arm
+        return replace(arm, paired=replace(arm.paired, corrected_p=next(corrected)))
+
+    return [replace(task, arms=[with_corrected(arm) for arm in task.arms]) for task in tasks]
+
+
+def _arm(
+    cells: Sequence[Cell], metric: str, done: Mapping[str, Results], missing: Mapping[str, str]
+) -> ArmResult:
+    runs = {cell.seed: done[cell.run.name] for cell in cells if cell.run.name in done}
+    values = {seed: run[metric] for seed, run in runs.items() if run.get(metric) is not None}
+    without = {
+        cell.seed: missing.get(cell.run.name, "not run") for cell in cells if cell.seed not in runs
+    }
+    without |= {seed: "no finite value" for seed in runs if seed not in values}
+    arm, flags = cells[0].arm, cells[0].run.flags
+    return ArmResult(
+        arm.name,
+        values,
+        {name: value for name, value in flags.items() if name != "seed"},
+        arm.setting,
+        without,
+        {name: _median(run.get(name) for run in runs.values()) for name in TYPICAL},
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _compared(task: TaskResult) -> TaskResult:
+    """With each arm's differences to the first; p is not corrected yet."""
+    baseline, *others = task.arms
+    sign = 1 if task.greater_is_better else -1
+
+    def compared(arm: ArmResult) -> ArmResult:
+        common = [seed for seed in arm.values if seed in baseline.values]
+        if not common:
+            return arm
+        differences = {seed: arm.values[seed] - baseline.values[seed] for seed in common}
+        values = list(differences.values())
+        p = permutation_p(values)
+        better = sum(sign * value > 0 for value in values)
+        return replace(arm, paired=Paired(differences, bootstrap_interval(values), p, p, better))
+
+    return replace(task, arms=[baseline, *map(compared, others)])

@@ -1,0 +1,162 @@
+"""The table of a comparison, the table of a sweep, and what their columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from finetune.experiments.arms import FILTER_RATE
+from finetune.experiments.gather import ArmResult, Paired, TaskResult
+from finetune.experiments.space import shown
+from finetune.experiments.statistics import EXACT_UP_TO
+from finetune.experiments.table import Row, Table
+from finetune.experiments.verdicts import comparisons, decimals
+from finetune.settings import recipes
+from finetune.settings.variants import NO_VARIANT, owners
+
+HEADINGS = (
+    *("task", "arm", "seeds", "metric", "mean ± sd", "difference", "95 % interval", "p"),
+    *("p, Holm", "scalars", "s/step", "peak memory"),
+)
+NONE = "-"
+
+
+def table(found: Sequence[TaskResult]) -> Table:
+    """Of arms with settings, the table of a sweep; of others, that of a comparison."""
+    (first, *_) = found
+    return sweep(first) if first.settings else comparison(found)
+
+
+def legend(found: Sequence[TaskResult]) -> list[str]:
+    """What the columns of the table are, in sentences."""
+    (first, *_) = found
+    return sweep_legend(first) if first.settings else comparison_legend(found)
+
+
+def comparison(found: Sequence[TaskResult]) -> Table:
+    """One row for each arm and task."""
+    groups = [[_arm_row(task, arm) for arm in task.arms] for task in found]
+    return Table(HEADINGS, groups, "llr" + "ll" + "r" * (len(HEADINGS) - 5))
+
+
+def comparison_legend(found: Sequence[TaskResult]) -> list[str]:
+    """What the columns of a comparison are, and each arm's own flags."""
+    pairs = max((len(a.paired.differences) for t in found for a in t.arms if a.paired), default=0)
+    exact = "exact, all sign flips" if pairs <= EXACT_UP_TO else "drawn sign flips"
+    count = comparisons(found)
+    corrected = f"Holm's correction over all {count} comparisons, tasks and arms together"
+    return [
+        "Metric: ↑ greater is better, ↓ less is. Mean and standard deviation over the seeds.",
+        f"Difference: to {found[0].arms[0].name}, paired by seed; its 95 % interval by the BCa "
+        "bootstrap over seeds, too narrow for few of them (with 8 it holds the true mean in some "
+        "88 % of cases).",
+        f"p: two-sided paired permutation test ({exact}); "
+        f"{corrected if count > 1 else 'one comparison, nothing to correct for'}.",
+        "Medians over the runs: seconds a step, and peak memory (of the tensors on a GPU, of the "
+        "whole process on a CPU).",
+        arms_in_words(found[0].arms),
+    ]
+
+
+def arms_in_words(arms: Sequence[ArmResult]) -> str:
+    """Each arm's own flags, as on the command line."""
+    said = [
+        f"{arm.name}: {' '.join(recipes.words(flags))}"
+        for arm, flags in zip(arms, own_flags(arms), strict=True)
+    ]
+    return f"Arms: {'; '.join(said)}."
+
+
+def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
+    """For each arm the flags that not all arms have with the same value, its variant first."""
+
+    def is_shared(name: str, value: object) -> bool:
+        return all(name in arm.flags and arm.flags[name] == value for arm in arms)
+
+    def own(arm: ArmResult) -> dict[str, Any]:
+        names = sorted(arm.flags, key=lambda name: name != "variant")
+        found = {name: arm.flags[name] for name in names}
+        return {name: value for name, value in found.items() if not is_shared(name, value)}
+
+    return [own(arm) for arm in arms]
+
+
+def sweep(task: TaskResult) -> Table:
+    """One row for plain attention and one for each setting; a column for each swept flag."""
+    places, flags, plain = decimals(task), task.swept, task.plain
+    rows: list[Row] = []
+    if plain is not None:
+        blank = [NONE] * (len(flags) - 1)
+        rows.append([plain.name, *blank, *_numbers(plain, places), NONE, NONE])
+    for arm in task.settings:
+        cells = [*(shown(arm.setting.get(flag)) for flag in flags), *_numbers(arm, places)]
+        rows.append([*cells, *(difference(arm.paired, places) if plain else [])])
+    headings = [*flags, "seeds", "mean", "sd", "min", "max"]
+    if plain is not None:
+        headings += [f"difference to {plain.name}", "95 % interval"]
+    return Table(headings, [rows], "l" * len(flags) + "r" * (len(headings) - len(flags)))
+
+
+def sweep_legend(task: TaskResult) -> list[str]:
+    """What the columns of a sweep are."""
+    variant = task.settings[0].flags.get("variant", NO_VARIANT)
+    lines = [
+        f"{task.task}, {variant}: {task.title} on the validation rows, {task.direction}; "
+        "mean, standard deviation, least and greatest over the seeds. default: flag not given."
+    ]
+    if task.plain is None:
+        return lines
+    lines.append(
+        f"Difference to plain attention ({task.plain.name}), paired by seed; its 95 % interval by "
+        "the BCa bootstrap, from 4 seeds on, not corrected for the number of settings."
+    )
+    general = [flag for flag in task.swept if not owners(flag) and flag != FILTER_RATE]
+    if general:
+        lines.append(
+            f"{', '.join(general)}: plain attention has it too and ran with one value of it "
+            f"alone, which favours the settings. Sweep it with --variant {NO_VARIANT} as well."
+        )
+    return lines
+
+
+def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
+    places, paired = decimals(task), arm.paired
+    metric = f"{task.title} {'↑' if task.greater_is_better else '↓'}"
+    p = [NONE, NONE] if paired is None else [f"{paired.p:.3g}", f"{paired.corrected_p:.3g}"]
+    scalars, seconds, memory = (
+        arm.typical.get(name)
+        for name in ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
+    )
+    return [
+        *(task.task, arm.name, str(len(arm.values)), metric, _mean_and_spread(arm, places)),
+        *difference(paired, places),
+        *p,
+        NONE if scalars is None else f"{scalars:.0f}",
+        NONE if seconds is None else f"{seconds:.3g}",
+        NONE if memory is None else f"{memory / 2**20:.0f} MiB",
+    ]
+
+
+def _mean_and_spread(arm: ArmResult, places: int) -> str:
+    if not arm.values:
+        return NONE
+    deviation = "" if arm.deviation is None else f" ± {arm.deviation:.{places}f}"
+    return f"{arm.mean:.{places}f}{deviation}"
+
+
+def _numbers(arm: ArmResult, places: int) -> list[str]:
+    values = list(arm.values.values())
+    if not values:
+        return ["0", *[NONE] * 4]
+    deviation = NONE if arm.deviation is None else f"{arm.deviation:.{places}f}"
+    ends = [f"{end:.{places}f}" for end in (min(values), max(values))]
+    return [str(len(values)), f"{arm.mean:.{places}f}", deviation, *ends]
+
+
+def difference(paired: Paired | None, places: int) -> list[str]:
+    """The mean difference and its interval, in words."""
+    if paired is None:
+        return [NONE, NONE]
+    interval = paired.interval
+    bounds = f"{interval.low:+.{places}f} to {interval.high:+.{places}f}" if interval else NONE
+    return [f"{paired.mean:+.{places}f}", bounds]

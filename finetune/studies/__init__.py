@@ -1,0 +1,1 @@
+"""The studies of docs/evidence.md: running them, and writing the page from their numbers."""

@@ -1,0 +1,116 @@
+"""docs/evidence.md, written from the JSON in docs/evidence/ and the rows of evidence.yaml alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.engine.results import write_json
+from finetune.experiments import record, report, tables
+from finetune.experiments.table import Table
+from finetune.studies import look_page
+
+if TYPE_CHECKING:
+    from finetune.studies.run import Study
+
+HEAD = """# Evidence: does it help, at the size that fits here?
+
+Written by `python finetune/evidence.py`, from runs that were really done: each study is a call of
+`finetune/compare.py` or `finetune/sweep.py`, and a row of `finetune/evidence.yaml`. Same seeds for
+all arms: the same data order and the same start for a seed, so differences are paired. Numbers of
+all seeds are in `docs/evidence/`. These are small models, little data and few steps: read the
+tables for what they can show, and the papers' rows and sentences for how their setting differs.
+
+Mean and standard deviation are over the seeds; the difference to plain attention is paired by seed,
+its 95 % interval the BCa bootstrap's over seeds, p that of the exact test of all sign flips, then
+corrected by Holm over the rows of a table. All of it is about other seeds on these evaluation rows,
+not about other rows. Of few seeds the interval is too narrow: it holds the true mean of normally
+distributed differences in 78 % of cases with 4 seeds, 88 % with 8, 95 % with 16
+(`python benchmarks/interval_coverage.py`).
+
+Two runs at a time shared the two cores of a machine that others use as well, so seconds a step
+(medians) are rough: README's Speed has measured ones. Peak memory is that of the whole process.
+"""
+FIGURES = {report.COMPARISON: "differences", report.SWEEP: "sweep"}  # the one that the page shows
+
+
+def keep(name: str, run: Path, docs: Path) -> None:
+    """Copy a study's numbers and figure from the folder of its runs to ``docs/evidence``.
+
+    Without a report in that folder, what was kept before stays.
+    """
+    folder = docs / "evidence"
+    for kind, figure in FIGURES.items():
+        source = run / f"{kind}.json"
+        if source.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            image = run / f"{figure}.png"
+            figures = [f"{name}.png"] if image.is_file() else []
+            for copy in figures:
+                shutil.copy(image, folder / copy)
+            numbers = published(json.loads(source.read_text("utf-8")))
+            write_json(folder / f"{name}.json", numbers | {"figures": figures})
+
+
+def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """A report's numbers without what holds paths of the machine that it was run on."""
+    kept = {name: value for name, value in numbers.items() if name not in ("best", "command")}
+    if "tasks" in kept:
+        found = record.results_of(numbers)
+        own = [tables.own_flags(task.arms) for task in found]
+        kept["tasks"] = [
+            task
+            | {"arms": [arm | {"flags": f} for arm, f in zip(task["arms"], flags, strict=True)]}
+            for task, flags in zip(kept["tasks"], own, strict=True)
+        ]
+    return kept
+
+
+def write(studies: Sequence[Study], docs: Path) -> Path:
+    """Write ``docs/evidence.md``, with a section for each study whose numbers were kept."""
+    page = docs / "evidence.md"
+    sections = [section(study, docs / "evidence") for study in studies]
+    page.write_text("\n".join([HEAD, *("\n".join(lines) for lines in sections if lines)]), "utf-8")
+    return page
+
+
+def section(study: Study, folder: Path) -> list[str]:
+    """The lines on one study; none if ``folder`` has no numbers of it."""
+    source = folder / f"{study.name}.json"
+    if not source.is_file():
+        return []
+    numbers = json.loads(source.read_text("utf-8"))
+    found = record.results_of(numbers)
+    is_sweep = bool(found[0].settings)
+    said = (*numbers["verdicts"], *numbers["notes"])
+    return [
+        *(f"## {study.title}", ""),
+        *(*tables.table(found).markdown(), ""),
+        *(*(f"- {words}" for words in said), ""),
+        *(*(f"![{study.title}]({folder.name}/{figure})" for figure in numbers["figures"]), ""),
+        *_reported(study),
+        *(f"The papers: {study.paper}", ""),
+        *([] if is_sweep else [tables.arms_in_words(found[0].arms), ""]),
+        *(_cost(numbers), ""),
+        *look_page.section(study.name, folder),
+    ]
+
+
+def _reported(study: Study) -> list[str]:
+    """The papers' rows, to read ours beside them."""
+    if not study.reported:
+        return []
+    headings = ("paper", "setting", "figure")
+    rows = [[row[name] for name in headings] for row in study.reported]
+    return [*Table(("reported", *headings[1:]), [rows]).markdown(), ""]
+
+
+def _cost(numbers: Mapping[str, Any]) -> str:
+    versions, git, machine = (
+        record.origin_in_words(name, numbers[name]) for name in ("versions", "git", "machine")
+    )
+    runs = f"{numbers['runs']} runs, about {numbers['hours']:.1f} hours in all"
+    return f"{runs}. {machine}; {versions}; commit {git}."

@@ -1,0 +1,117 @@
+"""The studies of `evidence.yaml`: calls of compare.py and sweep.py, some with a look inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import yaml
+
+from finetune import compare, sweep
+from finetune.studies import look
+from tasks import demo_lm
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = ROOT / "finetune" / "evidence.yaml"
+TEXTS = 32  # of the validation set, for the look inside
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says: where data, a model and the results are, and how to run."""
+
+    glue: str
+    ptb: str
+    bert: str
+    threads: int
+    runs: Path
+    docs: Path
+    report_only: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A row of `evidence.yaml`, which says what each field is."""
+
+    name: str
+    title: str
+    script: str
+    seeds: int
+    flags: str
+    paper: str
+    reported: Sequence[Mapping[str, str]] = ()
+
+    def words(self, given: Given) -> list[str]:
+        """What compare.py and sweep.py both take."""
+        call = ["--script", str(ROOT / "finetune" / self.script), "--seeds", str(self.seeds)]
+        call += ["--threads", str(given.threads), "--output_dir", str(given.runs / self.name)]
+        call += ["--report_only"] if given.report_only else []
+        return call + [_filled(word, given) for word in self.flags.split()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Study):
+    """A call of compare.py; with ``texts``, a look inside the models of all complete seeds."""
+
+    arms: str
+    variants: Sequence[str]
+    start: str | None = None
+    texts: str | None = None
+
+    def run(self, given: Given) -> int:
+        """Run what is not done yet; returns the exit code."""
+        call = ["--arms", str(ROOT / "finetune" / "arms" / f"{self.arms}.yaml")]
+        call += ["--variants", *self.variants, *(["--keep_models"] if self.texts else [])]
+        missing = compare.main(call + self.words(given))
+        models = self._models(given.runs) if self.texts else {}
+        if models:
+            start = None if self.start is None else _filled(self.start, given)
+            look.look(self.name, start, models, self._texts(given), given.docs / "evidence")
+        return missing
+
+    def _models(self, runs: Path) -> Mapping[int, Mapping[str, Path]]:
+        """Each arm's run by its seed, of the seeds whose models were all kept."""
+        found = {
+            seed: {
+                arm: path.parent
+                for arm in self.variants
+                for path in runs.glob(f"{self.name}/*/{arm}/seed-{seed}/model.safetensors")
+            }
+            for seed in range(self.seeds)
+        }
+        return {seed: arms for seed, arms in found.items() if len(arms) == len(self.variants)}
+
+    def _texts(self, given: Given) -> Sequence[str]:
+        """The first texts of the validation set."""
+        if self.texts == "documents":
+            return demo_lm.build()["validation"]["text"][:TEXTS]
+        return datasets.load_dataset(given.glue, self.texts, split="validation")["sentence"][:TEXTS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity(Study):
+    """A call of sweep.py."""
+
+    variant: str
+    space: str
+
+    def run(self, given: Given) -> int:
+        """Run what is not done yet; returns the exit code."""
+        space = ROOT / "finetune" / "spaces" / f"{self.space}.yaml"
+        return sweep.main(["--variant", self.variant, "--space", str(space), *self.words(given)])
+
+
+def studies() -> list[Comparison | Sensitivity]:
+    """The rows of `evidence.yaml`, in their order."""
+    rows = yaml.safe_load(ROWS.read_text("utf-8"))
+    return [
+        (Sensitivity if "space" in row else Comparison)(name=name, **row)
+        for name, row in rows.items()
+    ]
+
+
+def _filled(word: str, given: Given) -> str:
+    """With the places of data and models in it."""
+    return word.format(glue=given.glue, ptb=given.ptb, bert=given.bert)

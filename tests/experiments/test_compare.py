@@ -1,0 +1,213 @@
+"""The comparison end to end on a tiny BERT: paired runs, tables, figures, refusals, verdicts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_task
+import torch
+import warm
+from sklearn.metrics import matthews_corrcoef
+from tiny_run import COLA, trainer
+
+from finetune import compare, glue
+from finetune.engine.predictions import EVALUATED
+from finetune.engine.progress import LOG
+from finetune.experiments import command_line, examples, figures, record, tables, verdicts
+
+SCRIPT = str(Path(glue.__file__))
+
+
+def flags(folder: Path, *others: str) -> list[str]:
+    return [
+        *("--script", SCRIPT, "--output_dir", str(folder / "out"), "--task_name", "cola"),
+        *("--dataset_name", str(folder / "data"), "--model_name_or_path", str(folder / "bert")),
+        *("--variants", "none", "gfsa", "--learning_rate", "0.02", "--max_length", "32"),
+        *("--per_device_train_batch_size", "4", "--num_train_epochs", "2"),
+        *("--launcher", warm.python("finetune"), *others),
+    ]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of two arms, of which the second was started after the first."""
+    folder = tmp_path_factory.mktemp("compare")
+    tiny_task.save_data(COLA, folder / "data", held_out=20)
+    tiny_task.save_bert(folder / "bert")
+    shared = flags(folder, "--order", "4", "--filter_learning_rate", "0.1")
+    assert compare.main([*shared, "--seeds", "1"]) == 0
+    first = (folder / "out/cola/none/seed-0/all_results.json").stat().st_mtime_ns
+    assert compare.main([*shared, "--seeds", "2"]) == 0
+    assert (folder / "out/cola/none/seed-0/all_results.json").stat().st_mtime_ns == first
+    return folder
+
+
+def steps(folder: Path) -> list[dict]:
+    lines = [json.loads(x) for x in (folder / "train_log.jsonl").read_text().splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+def test_runs_of_a_seed_are_paired(compared: Path) -> None:
+    """GFSA begins as plain attention: same head, same rows, so the first step's loss is the same.
+
+    Each batch has as many tokens in both arms, so the order of the rows is the same."""
+    for seed in (0, 1):
+        plain, filtered = (
+            steps(compared / "out" / "cola" / arm / f"seed-{seed}") for arm in ("none", "gfsa")
+        )
+        assert plain[0]["loss"] == pytest.approx(filtered[0]["loss"], abs=1e-6)
+        assert [x["tokens"] for x in plain] == [x["tokens"] for x in filtered]
+        assert plain[-1]["loss"] != filtered[-1]["loss"]
+    first, second = (steps(compared / f"out/cola/none/seed-{seed}") for seed in (0, 1))
+    assert first[0]["loss"] != second[0]["loss"]
+
+
+def test_arms_see_the_same_rows_and_begin_with_the_same_head(tmp_path: Path) -> None:
+    orders, heads = [], []
+    for variant in (["none"], ["gfsa"], ["plat", "--p", "2.0"]):
+        run = trainer(tmp_path, "--variant", *variant, "--seed", "5", count=16)
+        heads.append(run.model.classifier.weight.detach().clone())
+        windows = [list(run.updates.read(epoch, 0)) for epoch in range(2)]
+        batches = [part.batch["input_ids"] for epoch in windows for w in epoch for part in w]
+        orders.append([batch.tolist() for batch in batches])
+    assert orders[0] == orders[1] == orders[2]
+    assert orders[0][:2] != orders[0][2:]  # the epochs differ in their order
+    assert all(torch.equal(heads[0], head) for head in heads)
+
+
+def test_everything_is_written(compared: Path) -> None:
+    out = compared / "out"
+    names = {path.name for path in out.iterdir()}
+    assert names >= {f"comparison.{ending}" for ending in ("txt", "md", "tex", "json")}
+    found = json.loads((out / "comparison.json").read_text())
+    (task,) = found["tasks"]
+    assert (task["task"], task["metric"]) == ("cola", "eval_matthews_correlation")
+    assert task["greater_is_better"] is True
+    plain, filtered = task["arms"]
+    assert (plain["arm"], filtered["arm"]) == ("none", "gfsa")
+    assert (plain["filter_scalars"], filtered["filter_scalars"]) == (0, 8)
+    for arm in (plain, filtered):
+        for seed, value in arm["values"].items():
+            run = json.loads((out / f"cola/{arm['arm']}/seed-{seed}/all_results.json").read_text())
+            assert run["eval_matthews_correlation"] == value
+            assert run["settings"]["seed"] == int(seed)
+        assert arm["peak_memory_bytes"] > 1e8
+        assert arm["seconds_per_step"] > 0
+    expected = [filtered["values"][seed] - plain["values"][seed] for seed in ("0", "1")]
+    assert list(filtered["paired"]["differences"].values()) == pytest.approx(expected)
+    assert "2 seeds cannot show a difference" in found["verdicts"][0]
+    assert plain["flags"]["variant"] == "none"
+    assert filtered["flags"]["order"] == 4
+    assert "seed" not in filtered["flags"]
+    own = "gfsa: --variant gfsa --filter_learning_rate 0.1 --order 4."
+    assert found["method"][-1] == f"Arms: none: --variant none; {own}"
+    assert (found["seeds"], found["runs"]) == ([0, 1], 4)
+    assert 0 < found["hours"] < 1
+    assert found["machine"]["device"] == "cpu"
+    assert found["versions"]["torch"] == torch.__version__
+    assert not list(out.rglob("*.safetensors"))
+
+
+def test_the_tables_can_be_written_again_from_the_numbers(compared: Path) -> None:
+    numbers = json.loads((compared / "out/comparison.json").read_text())
+    found = record.results_of(numbers)
+    for lines, ending in (("text", "txt"), ("markdown", "md"), ("latex", "tex")):
+        table = "\n".join(getattr(tables.table(found), lines)())
+        assert table in (compared / f"out/comparison.{ending}").read_text()
+    assert verdicts.verdicts(found) == numbers["verdicts"]
+    assert tables.legend(found) == numbers["method"]
+    assert {name: numbers[name] for name in ("tasks", "seeds")} == json.loads(
+        json.dumps(record.as_json(found))
+    )
+
+
+def test_figures_are_drawn(compared: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("differences", "learning_curves-cola"):
+        assert (compared / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in (compared / "out" / f"{name}.svg").read_text()
+
+
+def test_predictions_of_the_evaluation_are_what_was_scored(compared: Path) -> None:
+    folder = compared / "out/cola/gfsa/seed-1"
+    run = json.loads((folder / "all_results.json").read_text())
+    found = examples.read(folder / EVALUATED.format(""))
+    assert found.labels.tolist() == [i % 2 for i in range(20)]
+    expected = matthews_corrcoef(found.labels, found.predictions)
+    assert run["eval_matthews_correlation"] == pytest.approx(expected)
+
+
+def test_other_settings_are_refused_and_nothing_is_run(compared: Path) -> None:
+    shared = flags(compared, "--order", "6", "--filter_learning_rate", "0.1", "--seeds", "9")
+    with pytest.raises(ValueError, match=r"gfsa/seed-0.*order: 4 -> 6"):
+        compare.main(shared)
+    assert not (compared / "out/cola/none/seed-2").exists()
+
+
+def test_a_report_of_what_is_there_says_what_is_missing(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(compared / "out", tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/cola/gfsa/seed-1")
+    argv = flags(compared, "--order", "4", "--filter_learning_rate", "0.1", "--seeds", "2")
+    argv[argv.index("--output_dir") + 1] = str(tmp_path / "out")
+    assert compare.main([*argv, "--report_only", "--metric", "loss"]) == 1
+    shown = capsys.readouterr().out
+    assert "cola, gfsa: without seed 1 (not run)." in shown
+    assert "loss ↓" in shown
+    assert "no verdict, one seed has no spread" in shown
+    for name in ("f1", "seconds_per_step"):  # of seconds nobody says that less is better
+        with pytest.raises(ValueError, match=rf"metric is '{name}'; allowed: .*eval_loss"):
+            compare.main([*argv, "--report_only", "--metric", name])
+
+
+def test_the_commands_alone(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = flags(compared, "--order", "4", "--filter_learning_rate", "0.1", "--seeds", "3")
+    assert compare.main([*shared, "--dry_run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert all("glue.py" in line and "--variant" in line for line in lines)
+    assert not (compared / "out/cola/none/seed-2").exists()
+
+
+def test_two_runs_by_example(
+    compared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examples, "RESAMPLES", 99)
+    pair = [str(compared / "out/cola" / arm / "seed-0") for arm in ("none", "gfsa")]
+    assert compare.main(["--examples", *pair, "--output_dir", str(compared / "pair")]) == 0
+    shown = capsys.readouterr().out
+    assert "McNemar, exact" in shown
+    assert "paired permutation" in shown
+    found = json.loads((compared / "pair/examples.json").read_text())
+    by_metric = {test["metric"]: test for test in found["tests"]}
+    assert set(by_metric) == {"accuracy", "matthews_correlation"}
+    assert found["resamples"] == 99
+    with pytest.raises(ValueError, match=r"data.*eval_predictions.tsv.*--do_eval_only"):
+        compare.main(["--examples", pair[0], str(compared / "data")])
+
+
+def test_a_refusal_is_one_line() -> None:
+    argv = ["--script", SCRIPT, "--output_dir", "out", "--variants", "none", "gfas"]
+    with pytest.raises(SystemExit) as stopped:
+        command_line.exit_with(lambda: compare.main(argv))
+    assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*", stopped.value.code)
+
+
+def test_loss_curves_of_runs_of_different_lengths_share_their_steps(tmp_path: Path) -> None:
+    """Early stopping: a run of 100 steps beside one of 300, the loss being the step."""
+    folders = [tmp_path / "short", tmp_path / "long"]
+    for folder, last in zip(folders, (100, 300), strict=True):
+        folder.mkdir()
+        lines = [json.dumps({"step": step, "loss": step}) for step in range(1, last + 1)]
+        (folder / LOG).write_text("\n".join(lines), "utf-8")
+    (short_steps, short), (long_steps, long) = figures.loss_curves(folders)
+    assert np.array_equal(short_steps, long_steps)
+    assert np.array_equal(short, long)
+    assert short_steps[-1] <= 100
+    assert figures.loss_curves([tmp_path / "none"]) == []

@@ -1,0 +1,157 @@
+"""What a sweep says of its best setting, and its figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from finetune.experiments import best, record, tables
+from finetune.experiments.gather import ArmResult, Paired, TaskResult
+from finetune.experiments.sensitivity import sensitivity
+from finetune.experiments.statistics import Interval
+
+
+def test_expected_maximum_of_normal_values() -> None:
+    assert best.expected_maximum(1) == pytest.approx(0, abs=1e-9)
+    assert best.expected_maximum(2) == pytest.approx(1 / math.sqrt(math.pi))
+    assert best.expected_maximum(3) == pytest.approx(1.5 / math.sqrt(math.pi))
+    drawn = np.random.default_rng(0).standard_normal((20_000, 30)).max(axis=1)
+    assert best.expected_maximum(30) == pytest.approx(drawn.mean(), abs=0.02)
+
+
+def arms_of(values: np.ndarray) -> list[ArmResult]:
+    """From values of shape (settings, seeds)."""
+    return [
+        ArmResult(f"order-{i + 2}", dict(enumerate(map(float, row))), setting={"order": i + 2})
+        for i, row in enumerate(values)
+    ]
+
+
+def test_optimism_is_what_equal_settings_give_by_chance() -> None:
+    """Over many sweeps without any difference, the best mean is as far above as is said."""
+    generator = np.random.default_rng(1)
+    above, said = [], []
+    for _ in range(300):
+        luck = generator.normal(0, 5, size=4)  # a seed's, shared by all settings
+        values = generator.normal(0, 1, size=(9, 4)) + luck
+        above.append(values.mean(axis=1).max() - values.mean())
+        said.append(best.optimism(arms_of(values)))
+    assert np.mean(said) == pytest.approx(np.mean(above), rel=0.08)
+    assert best.optimism(arms_of(np.ones((1, 4)))) is None
+    assert best.optimism(arms_of(np.ones((3, 1)))) is None
+
+
+def test_the_best_follows_the_direction_and_needs_every_seed() -> None:
+    arms = arms_of(np.array([[0.1, 0.2], [0.5, 0.6], [0.3, 0.3]]))
+    arms.append(ArmResult("order-9", {0: 0.9}, setting={"order": 9}, missing={1: "failed"}))
+    for greater, name in ((True, "order-3"), (False, "order-2")):
+        assert best.best(TaskResult("t", "eval_f1", greater, arms)).name == name
+    assert best.best(TaskResult("t", "eval_f1", True, [ArmResult("none", {0: 1.0})])) is None
+
+
+def found_of(seeds: int = 2, **swept: list) -> TaskResult:
+    """A sweep whose settings have the means 0, 1, 2 ... and plain attention 5."""
+    settings = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]
+    arms = [
+        ArmResult(
+            "-".join(map(str, setting.values())) or "none",
+            {seed: mean + 0.1 * (-1) ** seed for seed in range(seeds)},
+            {"variant": "gfsa" if setting else "none"},
+            setting,
+        )
+        for mean, setting in [(5, {}), *enumerate(settings)]
+    ]
+    return TaskResult("cola", "eval_f1", True, arms)
+
+
+def test_ranked_settings_have_the_best_first_and_those_without_values_last() -> None:
+    found = found_of(order=[2, 3, 4, 5])
+    for arm in found.settings[:2]:
+        arm.values.clear()
+    names = [arm.name for arm in best.ranked(found).arms]
+    assert names == ["none", "5", "4", "2", "3"]
+    names = [arm.name for arm in best.ranked(replace(found, greater_is_better=False)).settings]
+    assert names == ["4", "5", "2", "3"]
+
+
+def test_the_table_has_a_column_a_swept_flag() -> None:
+    found = found_of(order=[2, 3], layers=[None, [0, -1]])
+    table = tables.table([found])
+    assert list(table.headings[:3]) == ["order", "layers", "seeds"]
+    assert [row[:2] for row in table.rows] == [
+        *(["none", "-"], ["2", "default"], ["2", "0 -1"], ["3", "default"], ["3", "0 -1"]),
+    ]
+    assert table.columns == "llrrrrrrr"
+    alone = replace(found, arms=found.settings)
+    assert tables.table([alone]).headings[-1] == "max"  # nothing to be different from
+
+
+def test_a_sweep_is_read_back_from_its_numbers() -> None:
+    found = found_of(order=[2, 3], layers=[None, [0, -1]])
+    (back,) = record.results_of(json.loads(json.dumps(record.as_json([found]))))
+    assert tables.table([back]) == tables.table([found])
+    assert tables.legend([back]) == tables.legend([found])
+
+
+def test_the_figure_of_one_flag_has_the_means_and_plain_attention() -> None:
+    pytest.importorskip("matplotlib")
+    (axis,) = sensitivity(found_of(order=[7, 4, 5])).axes
+    mean = next(line for line in axis.lines if line.get_linestyle() == "-")
+    assert list(mean.get_xdata()) == [4, 5, 7]
+    assert list(mean.get_ydata()) == pytest.approx([1, 2, 0])
+    plain = next(line for line in axis.lines if line.get_label() == "plain attention")
+    assert plain.get_ydata() == pytest.approx([5, 5])
+    dots = sum(len(line.get_xdata()) for line in axis.lines if line.get_linestyle() == "None")
+    assert dots == 6
+    assert axis.get_xscale() == "linear"
+
+
+def test_paired_differences_are_drawn_beside_the_metric() -> None:
+    pytest.importorskip("matplotlib")
+    found = found_of(order=[7, 4], seeds=4)
+    plain, *arms = found.arms
+    for arm, by_seed in zip(arms, ([1, 2, 3, 6], [-1, -2, -3, -2]), strict=True):
+        interval = Interval(min(by_seed), max(by_seed), "BCa")
+        paired = Paired(dict(enumerate(by_seed)), interval, 0.1, 0.1, 0)
+        arms[arms.index(arm)] = replace(arm, paired=paired)
+    axis = sensitivity(replace(found, arms=[plain, *arms])).axes[1]
+    mean = next(line for line in axis.lines if line.get_linestyle() == "-")
+    assert list(mean.get_xdata()) == [4, 7]
+    assert list(mean.get_ydata()) == [-2, 3]
+    (band,) = axis.collections
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
+    assert corners == {(4, -3), (4, -1), (7, 1), (7, 6)}
+
+
+@pytest.mark.parametrize(
+    ("swept", "drawn"),
+    [
+        ({"filter_learning_rate": [1e-4, 1e-3]}, "line"),
+        ({"order": [2, 3], "layers": [None, [0, 1]]}, "line"),
+        ({"order": [2, 3], "w_0": [0.0, 0.1, 0.2]}, "heat"),
+        ({"order": [2, 3], "w_0": [0.0, 0.1], "w_1": [0.9, 1.1]}, "slices"),
+        ({"layers": [None, 0]}, "dots"),
+        ({"order": [2]}, "dots"),
+    ],
+)
+def test_the_figure_fits_what_was_varied(swept: dict, drawn: str) -> None:
+    pytest.importorskip("matplotlib")
+    found = found_of(**swept)
+    axes = sensitivity(found).axes
+    if drawn == "line":
+        lines = [line for line in axes[0].lines if line.get_linestyle() == "-"]
+        assert len(lines) == (2 if "layers" in swept else 1)
+        assert axes[0].get_xscale() == ("log" if "filter_learning_rate" in swept else "linear")
+    elif drawn == "heat":
+        (image,) = axes[0].images
+        means = np.array([[arm.mean for arm in found.settings]]).reshape(2, 3)
+        assert np.allclose(image.get_array(), means)
+    elif drawn == "slices":
+        assert [axis.get_xlabel() for axis in axes] == ["order", "w_0", "w_1"]
+    else:
+        assert len(axes[0].get_yticks()) == len(found.settings)

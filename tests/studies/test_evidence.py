@@ -1,0 +1,170 @@
+"""The page of evidence: written from its numbers alone, which are recomputed here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import glue_stand_in
+import pytest
+import tiny_task
+
+from finetune import compare, evidence, sweep
+from finetune.experiments import record, tables, verdicts
+from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
+from finetune.studies import look, look_page, page
+from finetune.studies.run import ROOT, Given, Study, studies
+
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("study", studies(), ids=lambda study: study.name)
+def test_a_study_is_a_call_that_its_script_takes(
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = Given(
+        glue="some/glue",
+        ptb="some/ptb",
+        bert="some/bert",
+        threads=1,
+        runs=tmp_path,
+        docs=tmp_path,
+        report_only=False,
+    )
+    for module in (compare, sweep):
+        main = module.main
+        monkeypatch.setattr(module, "main", lambda argv, main=main: main([*argv, "--dry_run"]))
+    monkeypatch.chdir(ROOT)
+    assert study.run(given) == 0
+    runs = capsys.readouterr().out.splitlines()
+    arms = {run.partition("--output_dir ")[2].split("/")[-2] for run in runs}
+    assert len(runs) == study.seeds * len(arms)
+    assert len(arms) > 2
+    assert "none" in arms
+
+
+def test_the_page_is_written_again_without_any_runs(tmp_path: Path) -> None:
+    """From the committed numbers and evidence.yaml, byte for byte, and without the old page."""
+    shutil.copytree(DOCS / "evidence", tmp_path / "docs" / "evidence")
+    words = ["--report_only", "--runs", str(tmp_path / "runs"), "--docs", str(tmp_path / "docs")]
+    assert evidence.main(words) == 0
+    assert (tmp_path / "docs/evidence.md").read_bytes() == (DOCS / "evidence.md").read_bytes()
+    for path in (DOCS / "evidence").iterdir():
+        assert (tmp_path / "docs/evidence" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("study", studies(), ids=lambda study: study.name)
+def test_the_numbers_of_the_page_are_what_their_values_give(study: Study) -> None:
+    """Differences, p and intervals, recomputed from the values by seed."""
+    numbers = json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
+    kept = record.results_of(numbers)
+    bare = [replace(task, arms=[replace(a, paired=None) for a in task.arms]) for task in kept]
+    for task, expected in zip(kept, against_baseline(bare), strict=True):
+        for arm, again in zip(task.arms[1:], expected.arms[1:], strict=True):
+            found, made = arm.paired, again.paired
+            assert found.differences == pytest.approx(made.differences, abs=1e-12)
+            assert (found.p, found.corrected_p) == pytest.approx((made.p, made.corrected_p))
+            assert found.better == made.better
+            assert found.interval.ends == pytest.approx(made.interval.ends, rel=1e-6, abs=1e-9)
+            assert found.interval.method == made.interval.method
+    assert verdicts.verdicts(kept) == numbers["verdicts"]
+    assert tables.legend(kept) == numbers["method"]
+    assert numbers["runs"] == sum(len(arm.values) for task in kept for arm in task.arms)
+
+
+def row(name: str, title: str) -> SimpleNamespace:
+    reported = [{"paper": "GFSA", "setting": "larger", "figure": "1.0"}]
+    return SimpleNamespace(name=name, title=title, paper="Theirs.", reported=reported)
+
+
+def test_the_page_shows_a_sweep_and_what_was_kept_before(tmp_path: Path) -> None:
+    fake = glue_stand_in.save(tmp_path)
+    sweep.main(glue_stand_in.argv(fake, "order: [4, 5, 7]"))
+    docs = tmp_path / "docs"
+    page.keep("out", fake / "out", docs)
+    shutil.copy(DOCS / "evidence" / "char.json", docs / "evidence" / "char.json")
+    studies = [row("out", "Which K?"), row("char", "Kept"), row("other", "Never run")]
+    text = page.write(studies, docs).read_text("utf-8")
+    table = (fake / "out" / "sweep.md").read_text("utf-8").split("\n\n")[0]
+    best = "Best of 3: order 5; matthews correlation 0.6050, +0.1000 to none (mean over 2 seeds)."
+    assert f"## Which K?\n\n{table}\n\n- {best}\n- It was chosen among 3" in text
+    assert "![Which K?](evidence/out.png)\n\n| reported | setting | figure |\n" in text
+    assert "| GFSA | larger | 1.0 |\n\nThe papers: Theirs.\n" in text
+    assert "## Kept\n\n| task | arm | seeds |" in text
+    assert "Never run" not in text
+    numbers = json.loads((docs / "evidence" / "out.json").read_text("utf-8"))
+    assert numbers["settings"][1]["values"] == pytest.approx({"0": 0.6, "1": 0.61})
+    assert str(tmp_path) not in text + json.dumps(numbers)
+    assert (docs / "evidence" / "out.png").stat().st_size > 1000
+
+
+def test_what_is_published_of_a_comparison_has_no_path_of_the_machine() -> None:
+    """Of each arm's flags those that not all arms have."""
+    common = {"dataset_name": "/home/somebody/glue"}
+    arms = [
+        ArmResult("none", {0: 0.5}, {**common, "variant": "none"}),
+        ArmResult("gfsa", {0: 0.6}, {**common, "variant": "gfsa", "trainable": ["w_0", "w_K"]}),
+    ]
+    (task,) = against_baseline([TaskResult("cola", "eval_accuracy", True, arms)])
+    numbers = record.as_json([task]) | {"command": ["--output_dir", "/home/somebody/runs"]}
+    found = page.published(numbers)
+    assert "somebody" not in json.dumps(found)
+    (again,) = record.results_of(json.loads(json.dumps(found)))
+    assert tables.table([again]) == tables.table([task])
+    assert (
+        tables.arms_in_words(again.arms)
+        == tables.arms_in_words(task.arms)
+        == ("Arms: none: --variant none; gfsa: --variant gfsa --trainable w_0 w_K.")
+    )
+
+
+def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
+    """Eight seeds: gfsa's tokens are less alike by the cosine in all, plat's differ either way."""
+
+    def arm(cosine: float) -> dict[str, list[float]]:
+        return {"cosine": [0.1, cosine], "high_to_dc": [3.0, 1.0], "effective_rank": [20.0, 9.0]}
+
+    seeds = {
+        str(seed): {
+            "none": arm(0.6),
+            "gfsa": arm(0.5 - 0.01 * seed),
+            "plat": arm(0.6 + 0.01 * (-1) ** seed),
+        }
+        for seed in range(8)
+    }
+    found = {"sequences": 32, "figures": ["cosine_similarity"], "before": arm(0.3), "seeds": seeds}
+    (tmp_path / "study-depth.json").write_text(json.dumps(found))
+    text = "\n".join(look_page.section("study", tmp_path))
+    assert "32 texts of the validation set, seeds 0, 1, 2" in text
+    assert "| cosine similarity of tokens: before | 0.100 | 0.300 | - | - | - |" in text
+    assert "| cosine similarity of tokens: none | 0.100 | 0.600 | - | - | - |" in text
+    assert "| cosine similarity of tokens: gfsa | 0.100 | 0.465 | -0.135 | -0.1" in text
+    assert " | 0.0156 |" in text  # 2/2^8, of two arms
+    assert "Shown here: tokens are less alike in gfsa by cosine similarity of tokens." in text
+    for seed in seeds.values():
+        seed["gfsa"] = seed["none"]
+    (tmp_path / "study-depth.json").write_text(json.dumps(found))
+    text = "\n".join(look_page.section("study", tmp_path))
+    assert "Shown here: no difference in any of these." in text
+    assert look_page.section("other", tmp_path) == []
+
+
+def test_the_look_inside_reads_no_more_than_the_models_can(tmp_path: Path) -> None:
+    tiny_task.save_bert(tmp_path / "model")
+    runs = {3: dict.fromkeys(("none", "gfsa"), tmp_path / "model")}
+    look.look("study", None, runs, ["the red fox " * 99, "the fox"], tmp_path / "docs")
+    found = json.loads((tmp_path / "docs" / "study-depth.json").read_text("utf-8"))
+    arms = found["seeds"]["3"]
+    assert arms["none"] == arms["gfsa"]
+    assert len(found["before"]["cosine"]) == len(arms["none"]["cosine"]) == 3  # two layers
+    text = "\n".join(look_page.section("study", tmp_path / "docs"))
+    assert "| effective rank: gfsa |" in text
+    assert " | +0.000 | - | 1 |" in text  # one seed has no interval
+    for figure in found["figures"]:
+        assert (tmp_path / "docs" / f"study-{figure}.png").is_file()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from finetune.experiments import pool, report, sweep_flags, sweep_plan
 from finetune.experiments.command_line import exit_with
@@ -38,9 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sweep = sweep_plan.planned(given, words)
     look_only = given.dry_run or given.report_only
     study = Study(sweep, look_only=look_only) if given.method == OPTUNA else None
-    cells: Sequence[Cell] = sweep.cells(
-        study.arms() if study else sweep.space.grid(), plain=sweep.baseline
-    )
+    cells = sweep.all_cells(study.arms() if study else sweep.space.grid())
     pool.check([cell.run for cell in cells])
     if study is None:
         sweep_plan.refuse_twins(cells)
@@ -50,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if study is not None:
             print(f"# and more, chosen by their results, until {given.trials} settings are tried")
         return 0
-    reasons: Mapping[str, str] = {}
+    reasons: dict[str, str] = {}
     if not given.report_only:
         sweep.announce(cells, given.trials)
         cells, reasons = run(sweep, given, cells, study)
@@ -71,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(
-    sweep: Sweep, given: argparse.Namespace, cells: Sequence[Cell], study: Study | None
-) -> tuple[Sequence[Cell], Mapping[str, str]]:
+    sweep: Sweep, given: argparse.Namespace, cells: list[Cell], study: Study | None
+) -> tuple[list[Cell], dict[str, str]]:
     """Run what is not done yet; returns all runs, and why some have no results."""
     slots = pool.slots(given.processes, given.threads)
     options = Options(shlex.split(given.launcher), given.keep_models)
@@ -82,10 +80,10 @@ def run(
 
     if study is None:
         return cells, execute(cells)
-    reasons = execute(sweep.cells([], plain=True)) if sweep.baseline else {}
+    reasons = execute(sweep.all_cells([]))
     at_once = max(1, len(slots) // len(sweep.seeds))
     reasons |= study.search(given.trials, execute, at_once=at_once)
-    return sweep.cells(study.arms(), plain=sweep.baseline), reasons
+    return sweep.all_cells(study.arms()), reasons
 
 
 if __name__ == "__main__":

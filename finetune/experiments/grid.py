@@ -45,7 +45,7 @@ def common_flags(script: Script, words: Sequence[str]) -> dict[str, Any]:
     flags = script.schema.given(words)
     for name in flags.keys() & set(NOT_COMMON):
         if name not in PER_RUN or recipes.value_of(words, name) is not None:
-            remedy = "Drop it: the runs' own are set here, and --help lists what sets them."
+            remedy = "Drop it; --help lists the flags that set what differs between runs."
             raise refusal(f"--{name}", "given", "flags that all runs can have", remedy)
     return {name: value for name, value in flags.items() if name not in PER_RUN}
 

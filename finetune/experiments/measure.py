@@ -54,12 +54,10 @@ def of(
 
     Raises ``ValueError`` for a task or a metric that is not known.
     """
-    if asked is None:
-        return Measure()
     names: Sequence[str | None] = task_names or [common.get("task_name")]
     try:
         known = [None if name is None else tasks.get(name, script.family) for name in names]
-        if all(_plain(asked) in _measured(task) for task in known):
+        if asked is None or all(_plain(asked) in _measured(task) for task in known):
             return Measure(asked)
         before = _told_before(folder, _plain(asked))
         if before is not None:

@@ -44,7 +44,7 @@ class Study:
     def __init__(self, sweep: Sweep, *, look_only: bool = False) -> None:
         if len(sweep.space.parts) != 1:
             raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
-        greater = _greater_is_better(sweep, sweep.cells(sweep.space.ends(), plain=sweep.baseline))
+        greater = _greater_is_better(sweep, sweep.all_cells(sweep.space.ends()))
         self.sweep = sweep
         self._choices = sweep.space.parts[0]
         self._kinds = sweep.script.schema.kinds()
@@ -104,7 +104,7 @@ class Study:
                 for i, (_, arm) in enumerate(asked):
                     say(f"Trial {ended + i + 1} of {trials}: {space.described(arm.setting)}")
                 arms = {arm.name: arm for _, arm in asked}
-                cells = self.sweep.cells(list(arms.values()), plain=False)
+                cells = self.sweep.cells(list(arms.values()))
                 missing |= execute(cells)
                 for trial, arm in asked:
                     self._tell(trial.number, [c for c in cells if c.arm.name == arm.name])
@@ -150,7 +150,7 @@ class Study:
     def _is_done(self, trial: Any) -> bool:
         if not self._is_whole(trial):
             return False
-        cells = self.sweep.cells([self._arm(trial.params)], plain=False)
+        cells = self.sweep.cells([self._arm(trial.params)])
         return all(cell.run.is_done() for cell in cells)
 
     def _is_whole(self, trial: Any) -> bool:

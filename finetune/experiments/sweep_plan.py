@@ -49,14 +49,17 @@ class Sweep:
     measure: Measure = field(default_factory=Measure)
     words: Sequence[str] = ()
 
-    def cells(self, arms: Sequence[Arm], *, plain: bool) -> list[Cell]:
-        """Their runs, those of plain attention before them if wanted.
+    def cells(self, settings: Sequence[Arm]) -> list[Cell]:
+        """The runs of settings.
 
         Raises ``ValueError`` for settings that the script would refuse.
         """
-        wanted = [PLAIN, *arms] if plain else arms
         flags = {**self.common, **self.measure.flags}
-        return grid.plan(self.script, wanted, self.seeds, [], flags, self.folder)
+        return grid.plan(self.script, settings, self.seeds, [], flags, self.folder)
+
+    def all_cells(self, settings: Sequence[Arm]) -> list[Cell]:
+        """The same, after the runs of plain attention where these are wanted."""
+        return self.cells([PLAIN, *settings] if self.baseline else settings)
 
     def announce(self, cells: Sequence[Cell], trials: int | None) -> None:
         """Say what will be run, and what it will not be able to show.

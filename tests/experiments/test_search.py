@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import os
+import sys
 from pathlib import Path
 
 import glue_stand_in
@@ -148,6 +148,8 @@ def test_a_second_search_in_the_folder_is_refused(fake: Path) -> None:
 def test_what_was_tried_can_be_looked_at(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search(fake, 2, "--dry_run", "--no_baseline") == 0
     assert capsys.readouterr().out.split()[:3] == ["#", "and", "more,"]
+    assert search(fake, 2, "--report_only", "--no_baseline") == 0
+    assert "No run has ended" in capsys.readouterr().out
     assert not (fake / "out").exists()
     search(fake, 2, "--no_baseline", "--processes", "4")  # both trials together
     before = calls(fake)
@@ -186,14 +188,7 @@ def test_without_optuna_the_error_says_how_to_get_it(
     fake: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = builtins.__import__
-
-    def blocked(name: str, *others):
-        if name == "optuna":
-            raise ImportError(name)
-        return real(name, *others)
-
-    monkeypatch.setattr(builtins, "__import__", blocked)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ValueError, match="pip install optuna"):
         search(fake, 1)
     assert not (fake / "out").exists()

@@ -26,7 +26,7 @@ def best(task: TaskResult) -> ArmResult | None:
 
 
 def ranked(task: TaskResult) -> TaskResult:
-    """The same with the best setting first, and those without values last."""
+    """The task with its best setting first, and settings without values last."""
     sign = -1 if task.greater_is_better else 1
     settings = sorted(
         task.settings, key=lambda arm: (not arm.values, sign * arm.mean if arm.values else 0)

@@ -26,7 +26,7 @@ Curve = tuple[np.ndarray, np.ndarray]  # steps and values
 
 
 def differences(found: Sequence[TaskResult]) -> Figure:
-    """For each task and arm a dot a seed, and the mean with its 95 % interval."""
+    """A panel for each task: a row an arm, a dot a seed, their mean with its 95 % interval."""
     shown = [task for task in found if any(arm.paired for arm in task.arms)]
     title = "Dots are seeds, the diamond is their mean with its 95 % interval"
     figure, axes = panels(len(shown), title, columns=1)
@@ -63,7 +63,9 @@ def learning_curves(task: TaskResult, cells: Sequence[Cell], done: Mapping[str, 
         _curve(right, i, metric_curves(histories, task.metric), arm.name)
     style(left, "step", "training loss")
     style(right, "step", f"{task.title} ({task.direction})")
-    legend(figure, [right if right.lines else left])
+    drawn = [axis for axis in (right, left) if axis.lines]
+    if drawn:  # else no run has a log, nor a value
+        legend(figure, drawn[:1])
     return figure
 
 

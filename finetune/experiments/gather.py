@@ -145,7 +145,7 @@ def gather(
             for arm in dict.fromkeys(cell.arm.name for cell in of_task)
         ]
         found.append(TaskResult(task, name, greater_is_better(name, first, results), arms))
-    has_baseline = not cells[0].arm.setting
+    has_baseline = bool(found) and not cells[0].arm.setting
     return against_baseline(found) if has_baseline else found
 
 
@@ -189,7 +189,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _compared(task: TaskResult) -> TaskResult:
-    """With each arm's differences to the first; p is not corrected yet."""
+    """The task with each arm's differences to the first; p is not corrected yet."""
     baseline, *others = task.arms
     sign = 1 if task.greater_is_better else -1
 

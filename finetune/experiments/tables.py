@@ -22,7 +22,7 @@ NONE = "-"
 
 
 def table(found: Sequence[TaskResult]) -> Table:
-    """Of arms with settings, the table of a sweep; of others, that of a comparison."""
+    """The table of a sweep if the arms carry settings, else that of a comparison."""
     (first, *_) = found
     return sweep(first) if first.settings else comparison(found)
 

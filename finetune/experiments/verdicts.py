@@ -11,7 +11,7 @@ from finetune.experiments.statistics import LEVEL, least_shown, pairs_needed, sm
 
 
 def verdicts(found: Sequence[TaskResult]) -> list[str]:
-    """A sentence for each arm of each task but the baseline; of a sweep, what its best is worth."""
+    """A sentence for each arm but the baselines; of a sweep, what its best setting is worth."""
     if found[0].settings:
         return sweep_verdicts(found[0])
     count = comparisons(found)

@@ -19,6 +19,7 @@ from finetune import compare, glue
 from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
 from finetune.experiments import command_line, examples, figures, record, tables, verdicts
+from finetune.experiments.gather import ArmResult, TaskResult
 
 SCRIPT = str(Path(glue.__file__))
 
@@ -211,3 +212,10 @@ def test_loss_curves_of_runs_of_different_lengths_share_their_steps(tmp_path: Pa
     assert np.array_equal(short, long)
     assert short_steps[-1] <= 100
     assert figures.loss_curves([tmp_path / "none"]) == []
+
+
+def test_curves_without_a_log_or_a_value_are_left_out() -> None:
+    pytest.importorskip("matplotlib")
+    assert figures.metric_curves([[{"step": 1, "eval_f1": None}], []], "eval_f1") == []
+    task = TaskResult("cola", "eval_f1", True, [ArmResult("none", {})])
+    assert not figures.learning_curves(task, [], {}).legends

@@ -43,7 +43,7 @@ def common_flags(script: Script, words: Sequence[str]) -> dict[str, Any]:
     Raises ``ValueError`` for flags that are unknown, or cannot be common to runs.
     """
     flags = script.schema.given(words)
-    for name in flags.keys() & set(NOT_COMMON):
+    for name in [name for name in NOT_COMMON if name in flags]:
         if name not in PER_RUN or recipes.value_of(words, name) is not None:
             remedy = "Drop it; --help lists the flags that set what differs between runs."
             raise refusal(f"--{name}", "given", "flags that all runs can have", remedy)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .attention import FILTER
+from .attention import FILTER, is_filter_key
 from .errors import refusal
 from .variants import GraphFilter
 
@@ -69,7 +69,7 @@ def saved_filters(path: str, where: dict[str, Any]) -> tuple[bool, dict[str, Ten
     tensors = {
         name.removeprefix(BASE_NAMES_BEGIN): tensor
         for name, tensor in weights.items()
-        if f".{FILTER}." in name
+        if is_filter_key(name)
     }
     return FILTER in (config.modules_to_save or []), tensors
 

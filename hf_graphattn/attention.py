@@ -29,6 +29,11 @@ FILTER = "graph_filter"
 logger = logging.getLogger("hf_graphattn")
 
 
+def is_filter_key(name: str) -> bool:
+    """Whether a tensor of this name in a state dict belongs to a filter."""
+    return f".{FILTER}." in name
+
+
 def graph_attn(
     module: nn.Module,
     query: Tensor,

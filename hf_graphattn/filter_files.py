@@ -17,7 +17,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.utils.hub import cached_file
 
 from .adapters import base_model, original_filter, refuse_adapted
 from .architectures import self_attention_modules
@@ -25,7 +24,7 @@ from .attention import FILTER
 from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError
 from .filters import graph_filters, read_config
-from .loading import HUB_ARGUMENTS, load_filter_tensors
+from .loading import HUB_ARGUMENTS, find_file, load_filter_tensors
 from .patching import patch_model, unpatch_model
 from .variants import GraphFilter
 
@@ -105,7 +104,7 @@ def read_filters(
     unknown = sorted(where.keys() - set(HUB_ARGUMENTS))
     if unknown:
         raise TypeError(f"unexpected arguments: {', '.join(unknown)}")
-    file = find_filters(path, where)
+    file = find_file(path, FILTERS_NAME, where)
     if file is None:
         raise GraphAttentionError(
             f"{path!r} has no {FILTERS_NAME}. Write it with save_filters(model, folder); or, if "
@@ -121,11 +120,6 @@ def read_filters(
             f"{file} is not a file of filters, or is damaged ({error}). Write it again with "
             f"save_filters(model, folder)."
         ) from error
-
-
-def find_filters(path: str, where: dict[str, Any]) -> str | None:
-    """The local path of the file of filters in a folder or repository; None if there is none."""
-    return cached_file(path, FILTERS_NAME, _raise_exceptions_for_missing_entries=False, **where)
 
 
 def shape_of(model: nn.Module) -> dict[str, Any]:

@@ -33,14 +33,20 @@ def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield f"{name}.{FILTER}.{own_name}", parameter
 
 
+def refuse_plain(model: nn.Module) -> None:
+    """Raise `GraphAttentionError` if the model is not patched."""
+    if not is_patched(model):
+        raise GraphAttentionError(
+            f"{type(model).__name__} is not patched. Call patch_model(model, config) first."
+        )
+
+
 def read_config(model: nn.Module) -> VariantConfig:
     """The config that the model was patched with.
 
     Raises:
         GraphAttentionError: the model is not patched.
     """
-    for graph_filter in graph_filters(model).values():
-        return original_filter(graph_filter).variant_config
-    raise GraphAttentionError(
-        f"{type(model).__name__} is not patched. Call patch_model(model, config) first."
-    )
+    refuse_plain(model)
+    first = next(iter(graph_filters(model).values()))
+    return original_filter(first).variant_config

@@ -22,7 +22,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from .attention import FILTER
+from .attention import FILTER, is_filter_key
 from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError, refusal
 from .filters import filter_parameters
@@ -39,6 +39,16 @@ HUB_ARGUMENTS = (
     "subfolder",
     "token",
 )
+
+
+def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say where the files are."""
+    return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+
+
+def find_file(path: str, name: str, where: dict[str, Any]) -> str | None:
+    """The local path of a file in a folder or repository; None if it is not there."""
+    return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
 
 
 def from_pretrained(
@@ -65,15 +75,18 @@ def from_pretrained(
             `graph_attn` is given for a patched checkpoint.
     """
     if "attn_implementation" in kwargs:
-        raise GraphAttentionError(
-            f"attn_implementation is {kwargs['attn_implementation']!r}; allowed: nothing, since a "
-            f"patched model has its own. Use backend=... to choose how it is computed."
+        raise refusal(
+            "attn_implementation",
+            kwargs["attn_implementation"],
+            "nothing, since a patched model has its own",
+            "Use backend=... to choose how it is computed.",
         )
     path = os.fspath(path_or_repo)
     config, kwargs = _config(path, kwargs)
     saved = getattr(config, "graph_attn", None)
-    where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    tensors = _filter_tensors(path, where, kwargs.get("variant"), is_patched=saved is not None)
+    tensors = _filter_tensors(
+        path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
+    )
     variant = _variant(path, saved, graph_attn, bool(tensors))
     model, loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
     patch_model(model, variant, backend=backend)
@@ -94,11 +107,11 @@ def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[s
     config = kwargs.pop("config", None)
     if isinstance(config, PreTrainedConfig):
         return copy.deepcopy(config), kwargs
-    # Only the model's loading knows "auto": a config would take it for a dtype.
-    dtypes: tuple[str, ...] = ("dtype", "torch_dtype")
-    kept = {name: kwargs.pop(name) for name in dtypes if name in kwargs}
-    kept |= {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-    # Arguments that are settings of the config (num_labels) go there.
+    kept = hub_arguments(kwargs)
+    for name in ("dtype", "torch_dtype"):  # may be "auto", which a config would take for a dtype
+        if name in kwargs:
+            kept[name] = kwargs.pop(name)
+    # The config takes those of the other arguments that are its settings (num_labels).
     config, kwargs = AutoConfig.from_pretrained(config or path, return_unused_kwargs=True, **kwargs)
     return config, kwargs | kept
 
@@ -179,18 +192,16 @@ def _filter_tensors(
         stem, _, end = name.rpartition(".")
         return f"{stem}.{weights_variant}.{end}" if weights_variant else name
 
-    index = cached_file(
-        path, named(SAFE_WEIGHTS_INDEX_NAME), _raise_exceptions_for_missing_entries=False, **where
-    )
+    index = find_file(path, named(SAFE_WEIGHTS_INDEX_NAME), where)
     if index is None:
         names = [named(SAFE_WEIGHTS_NAME)]
     else:
         with open(index, encoding="utf-8") as file:
             weight_map = json.load(file)["weight_map"]
-        names = sorted({shard for key, shard in weight_map.items() if _is_filter_key(key)})
+        names = sorted({shard for key, shard in weight_map.items() if is_filter_key(key)})
     tensors: dict[str, Tensor] = {}
     for name in names:
-        shard = cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+        shard = find_file(path, name, where)
         if shard is None and not is_patched:
             continue  # it is a plain checkpoint in another format
         if shard is None:
@@ -199,13 +210,9 @@ def _filter_tensors(
                 f"patched model again with model.save_pretrained(folder)."
             )
         with safe_open(shard, framework="pt") as file:
-            keys = [key for key in file.keys() if _is_filter_key(key)]  # noqa: SIM118 (no dict)
+            keys = [key for key in file.keys() if is_filter_key(key)]  # noqa: SIM118 (no dict)
             tensors |= {key: file.get_tensor(key) for key in keys}
     return tensors
-
-
-def _is_filter_key(key: str) -> bool:
-    return f".{FILTER}." in key
 
 
 def load_filter_tensors(model: PreTrainedModel, tensors: dict[str, Tensor], path: str) -> None:

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from .adapters import base_model, load_adapter, peft_modules, saved_filters
 from .config_entry import read_entry
 from .errors import GraphAttentionError, refusal
-from .filter_files import find_filters, load_filters, read_filters
+from .filter_files import FILTERS_NAME, load_filters, read_filters
 from .filters import filter_parameters, is_patched, read_config
-from .loading import HUB_ARGUMENTS
+from .loading import find_file, hub_arguments
 from .patching import unpatch_model
 
 
@@ -50,11 +50,11 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
             "Call model.load_adapter(path, adapter_name).",
         )
     path = os.fspath(adapter)
-    where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+    where = hub_arguments(kwargs)
     has_filters, tensors = saved_filters(path, where)
     was_plain = not is_patched(model)
     try:
-        if find_filters(path, where) is not None:
+        if find_file(path, FILTERS_NAME, where) is not None:
             _match_file(model, path, where)
         _check(model, tensors, has_filters, path)
         return load_adapter(model, path, **kwargs)

@@ -12,8 +12,7 @@ from . import backends
 from .adapters import active_filter, original_filter
 from .architectures import AttentionModule, self_attention_modules
 from .attention import FILTER
-from .errors import GraphAttentionError
-from .filters import graph_filters, is_patched
+from .filters import graph_filters, refuse_plain
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
 SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
@@ -77,11 +76,7 @@ def report(model: nn.Module) -> Report:
     Raises:
         GraphAttentionError: the model is not patched.
     """
-    if not is_patched(model):
-        raise GraphAttentionError(
-            f"{type(model).__name__} is not patched, so there is nothing to report. Call "
-            f"patch_model(model, config) first."
-        )
+    refuse_plain(model)
     rows = tuple(_row(*each) for each in enumerate(self_attention_modules(model)))
     filtered = [row for row in rows if row.backend]
     own = map(original_filter, graph_filters(model).values())  # without an adapter's copies

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from .adapters import refuse_adapted
 from .architectures import attention_modules
 from .errors import GraphAttentionError, refusal
-from .filters import filter_parameters, is_patched
+from .filters import filter_parameters, refuse_plain
 
 
 def optimizer_groups(
@@ -67,11 +67,7 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     refuse_adapted(
         model, "PEFT freezes the base itself: give its config modules_to_save=peft_modules()."
     )
-    if not is_patched(model):
-        raise GraphAttentionError(
-            f"{type(model).__name__} is not patched, so only its head would be trained. Call "
-            f"patch_model(model, config) first."
-        )
+    refuse_plain(model)
     scalars = [parameter for _, parameter in filter_parameters(model)]
     if not scalars:
         raise GraphAttentionError(

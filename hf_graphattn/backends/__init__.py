@@ -20,15 +20,17 @@ from .flex import FlexAttention
 from .sdpa import SdpaAttention
 from .triton import TritonAttention
 
-CLASSES: tuple[type[Attention], ...] = (
-    BlockwiseAttention,
-    EagerAttention,
-    FlashAttention,
-    FlexAttention,
-    SdpaAttention,
-    TritonAttention,
-)
-_BACKENDS = {backend.name: backend for backend in CLASSES}
+_BACKENDS: dict[str, type[Attention]] = {
+    backend.name: backend
+    for backend in (
+        BlockwiseAttention,
+        EagerAttention,
+        FlashAttention,
+        FlexAttention,
+        SdpaAttention,
+        TritonAttention,
+    )
+}
 
 
 def check(backend: object, supported: Iterable[str]) -> str:

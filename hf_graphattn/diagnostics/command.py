@@ -70,34 +70,28 @@ def _parser() -> argparse.ArgumentParser:
     name = "python -m hf_graphattn.diagnose"
     parser = argparse.ArgumentParser(prog=name, description=DESCRIPTION)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    flags: dict[str, dict[str, Any]] = {
-        "--model": {
-            "action": "append",
-            "required": True,
-            "metavar": "PATH",
-            "help": "a saved model's folder with its tokenizer, patched or plain, or a hub id; "
-            "repeat it to compare models",
-        },
-        "--text": {"required": True, "metavar": "FILE", "help": "UTF-8 text, one sequence a line"},
-        "--whole_text": {
-            "action": "store_true",
-            "help": "take the file as one text, cut into sequences of --max_length",
-        },
-        "--max_length": {
-            "type": _positive,
-            "default": 128,
-            "help": "tokens a sequence (cubic cost)",
-        },
-        "--max_sequences": {"type": _positive, "default": 16, "help": "sequences read"},
-        "--batch_size": {"type": _positive, "default": 8, "help": "sequences a forward pass"},
-        "--device": {"default": device, "help": "where the model runs; the rest is on the CPU"},
-        "--output": {"default": "diagnosis.html", "metavar": "FILE", "help": "the page"},
-        "--json": {"metavar": "FILE", "help": "write the numbers too"},
-    }
-    for flag, how in flags.items():
-        if "default" in how:
-            how["help"] += " (default: %(default)s)"
-        parser.add_argument(flag, **how)
+
+    def add(flag: str, help: str, **how: Any) -> None:
+        default = " (default: %(default)s)" if "default" in how else ""
+        parser.add_argument(flag, help=help + default, **how)
+
+    add(
+        "--model",
+        "a saved model's folder with its tokenizer, patched or plain, or a hub id; repeat it to "
+        "compare models",
+        action="append",
+        required=True,
+        metavar="PATH",
+    )
+    add("--text", "UTF-8 text, one sequence in each line", required=True, metavar="FILE")
+    whole = "take the file as one text, cut into sequences of --max_length"
+    add("--whole_text", whole, action="store_true")
+    add("--max_length", "tokens of a sequence; the cost is cubic", type=_positive, default=128)
+    add("--max_sequences", "how many sequences are read", type=_positive, default=16)
+    add("--batch_size", "sequences in one forward pass", type=_positive, default=8)
+    add("--device", "where the model runs; all else runs on the CPU", default=device)
+    add("--output", "the page", default="diagnosis.html", metavar="FILE")
+    add("--json", "write the numbers to this file too", metavar="FILE")
     return parser
 
 

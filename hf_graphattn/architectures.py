@@ -1,4 +1,4 @@
-"""What the library must know of an architecture: one row each.
+"""What the library must know of an architecture: a row for each.
 
 The attention modules of transformers share one calling convention; the rows say where they are.
 A new architecture is one row here and one tiny model in the tests.
@@ -18,9 +18,9 @@ class Architecture:
 
     name: as people write it.
     attention: class name of the attention module (a subclass of it counts too).
-    self_attention: the attribute under which a self-attention module hangs in its layer; modules
-        of the class under another name are cross-attention and stay plain.
-    heads: where the module holds its number of query heads, dots allowed.
+    self_attention: the name of a self-attention module in its layer; modules of the class under
+        another name are cross-attention and stay plain.
+    heads: the module's attribute (or dotted path) that holds its number of query heads.
     cross_attention: class names of modules that are cross-attention only.
     """
 

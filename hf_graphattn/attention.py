@@ -22,7 +22,8 @@ from .backends import AttentionInputs
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
 
-NAME = "graph_attn"  # of the attention function, of the mask function, and in config.json
+# The name of the attention function and of the mask function, also in config.json.
+NAME = "graph_attn"
 # The attribute of an attention module that holds its filter; None marks it as plain on purpose.
 FILTER = "graph_filter"
 
@@ -49,9 +50,9 @@ def graph_attn(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function registered with transformers as "graph_attn".
 
-    query (B, H, Nq, D); key, value (B, H or fewer, Nk, D); masks as in `masks.merge`. Returns the
-    output (B, Nq, H, D), and, when the call records attentions, the filtered matrix H
-    (B, H, Nq, Nk), else None.
+    query is (B, H, Nq, D); key and value are (B, H or fewer, Nk, D); masks are as in `masks.merge`.
+    Returns the output (B, Nq, H, D) and the filtered matrix H (B, H, Nq, Nk), which is None unless
+    the call records attentions.
 
     Raises:
         GraphAttentionError: the model was loaded without its filters; there are keys from a cache
@@ -163,7 +164,7 @@ def _filter_of(module: nn.Module) -> Any:
 
 
 def _recording() -> bool:
-    """Whether the call under way collects attentions (`output_attentions=True`, or the config's).
+    """Whether this call of the model collects attentions, by its argument or by the config.
 
     It is read where transformers' own recording hooks read it, since several models (GPT-2) do not
     pass the argument on to their attention modules.

@@ -35,7 +35,7 @@ def model_card(
         repo_id: the repository that the card is for; the card shows how to load it from there.
         base_model: hub id of the pretrained model (default: where the model was loaded from when
             it was patched, unless that was a folder).
-        datasets: their hub ids.
+        datasets: the hub ids of the training data.
         results: a `huggingface_hub.EvalResult` for each metric.
 
     Raises:

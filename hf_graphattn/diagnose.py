@@ -9,5 +9,6 @@ if __name__ == "__main__":
 
     main()
 else:
-    # Python binds an imported submodule to its package: `hf_graphattn.diagnose` stays the function.
+    # Importing a submodule sets its package's attribute of that name. The function takes the
+    # module's place, so that `hf_graphattn.diagnose` stays the function.
     sys.modules[__name__] = diagnose  # type: ignore[assignment]

@@ -27,7 +27,7 @@ def graph_filters(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """(qualified name, parameter) of every learned scalar: to freeze, count, or group them."""
+    """(qualified name, parameter) of every learned scalar, to freeze, count, or group them."""
     for name, graph_filter in graph_filters(model).items():
         for own_name, parameter in graph_filter.named_parameters():
             yield f"{name}.{FILTER}.{own_name}", parameter

@@ -2,9 +2,9 @@
 
     adapter = LoraConfig(..., modules_to_save=ga.peft_modules())
 
-PEFT then trains a copy of each filter beside the adapter, saves it with it, and switches and
-disables it with it. Loaded onto a base that is not patched, PEFT drops the filters without a word;
-`load_peft` patches the base, or refuses. What it knows of PEFT is in `adapters`.
+PEFT then trains a copy of each filter, and saves, switches and disables it with the adapter. If
+the adapter is loaded onto a base that is not patched, PEFT drops the filters without a word;
+`load_peft` patches the base, or refuses. What the library knows of PEFT is in `adapters`.
 """
 
 from __future__ import annotations

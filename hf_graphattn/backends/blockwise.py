@@ -1,4 +1,4 @@
-"""`blockwise`: for variants with a kernel of their own, in torch's operations; any device.
+"""`blockwise`: for variants with a kernel of their own in torch's operations, on any device.
 
 The kernel reads the call's inputs and works on blocks of query rows; see `kernels/plat/blockwise`.
 """
@@ -9,6 +9,6 @@ from .base import Attention
 
 
 class BlockwiseAttention(Attention):
-    """Has the call's inputs, for the variant's kernel."""
+    """Holds the call's inputs for the variant's kernel, which computes the output from them."""
 
     name = "blockwise"

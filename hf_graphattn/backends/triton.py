@@ -1,7 +1,7 @@
 """`triton`: for variants with a Triton kernel of their own; memory linear in the length.
 
-On CUDA, or, for tests, in Triton's interpreter. Importing this file needs neither. What a kernel
-itself can take (dtypes, head widths) is said where the kernel is.
+It runs on CUDA or, for tests, in Triton's interpreter; importing this file needs neither. The
+limits of a kernel (dtypes, head widths) are stated beside the kernel.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hf_graphattn.errors import GraphAttentionError, refusal
 
 from .base import Attention, AttentionInputs
 
-CAPABILITY = (8, 0)  # of the CUDA device: what Triton compiles for
+CAPABILITY = (8, 0)  # the lowest of a CUDA device that Triton compiles for
 
 
 class TritonAttention(Attention):
-    """Has the call's inputs, for the variant's Triton kernel."""
+    """Holds the call's inputs for the variant's kernel, which computes the output from them."""
 
     name = "triton"
 

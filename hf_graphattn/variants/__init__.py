@@ -1,4 +1,4 @@
-"""What is computed: one file a variant, found by looking at the files in this folder.
+"""What is computed: one file for each variant, found by looking at the files in this folder.
 
 A variant is a frozen dataclass, registered under a lower-case name, and the filter module that it
 builds. Its public name (`ga.GFSAConfig`), its command line flags, its loading from `config.json`

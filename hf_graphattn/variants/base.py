@@ -24,7 +24,7 @@ from hf_graphattn.kernels.base import Kernel
 class Attend(Protocol):
     """`attend(x) = A x`: what a backend makes for one call of an attention layer."""
 
-    name: str  # the backend's name
+    name: str  # of the backend
 
     @property
     def inputs(self) -> AttentionInputs: ...  # for the kernels of variants
@@ -43,7 +43,7 @@ def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"help": help})
 
 
-TRAINABLE_HELP = "which scalars are learned, one value a head; the others stay as given"
+TRAINABLE_HELP = "which scalars are learned, one value for each head; the others stay as given"
 LAYERS_HELP = (
     "which self-attention layers get the filter: indices in model order, negative from the end "
     "(default: all)"
@@ -91,7 +91,7 @@ class VariantConfig:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen, and so are its methods
+        object.__setattr__(self, name, value)  # a frozen dataclass refuses plain assignment
 
     def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
         return finite_number(name, value)

@@ -5,7 +5,7 @@
 Each attention weight is multiplied by a power of the distance between the two values; p = 2 is
 plain attention. The paper gives half of the heads p = 1.5 and the others p = 2.5. The factor is
 not in the softmax's denominator, so rows no longer sum to 1. For p < 2 the diagonal's factor is
-eps^((p - 2) / 2): finite, growing as eps shrinks.
+eps^((p - 2) / 2), which is finite and grows as eps shrinks.
 
 The map is not linear in the values, so passes of attention cannot compute it: `kernels/plat` does.
 Attention dropout acts on A, before the factor.

@@ -20,8 +20,8 @@ from hf_graphattn.errors import refusal
 from .naive import Values
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDEST = 128  # of a head: what a block's shared memory holds
-GRID = 2**16 - 1  # batch times heads: CUDA's limit of a grid's second axis
+WIDEST = 128  # the widest head, whose block fits into shared memory
+GRID = 2**16 - 1  # the most of batch times heads: CUDA's limit of a grid's second axis
 
 
 def fits(inputs: AttentionInputs) -> bool:
@@ -34,7 +34,7 @@ def fits(inputs: AttentionInputs) -> bool:
 
 
 def _limits(inputs: AttentionInputs) -> tuple[tuple[str, object, str, bool], ...]:
-    """What the kernels limit: its name, what it is in this call, what is allowed, and if it is."""
+    """The kernels' limits: (what, its value in this call, what is allowed, whether it is)."""
     query = inputs.query
     batch, heads, _, width = query.shape
     return (

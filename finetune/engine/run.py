@@ -18,6 +18,7 @@ from finetune.models.loading import filter_statistics
 from finetune.settings.schema import Settings
 
 logger = get_logger(__name__)
+HARDLY = 1e-3  # a scalar that moved by less changes next to nothing
 
 
 def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> dict[str, Any]:
@@ -53,11 +54,14 @@ def finish(
     tests = trainer.predict() if settings.train.do_predict else {}
     if not settings.train.do_eval_only:
         save_model(trainer, tokenizer, folder)
+    moved = filter_statistics(accelerator.unwrap_model(trainer.model), trainer.first_scalars)
+    if not settings.train.do_eval_only:
+        tell_how_far(moved["filter_max_moved"])
     results = (
         found
         | tests
         | trainer.objective.facts()
-        | filter_statistics(accelerator.unwrap_model(trainer.model))
+        | moved
         | {"peak_memory_bytes": peak_memory(accelerator)}
         | {"greater_is_better": trainer.directions, "data": trainer.data_origin}
         | {"settings": settings.flat(), **origin(accelerator)}
@@ -70,6 +74,19 @@ def finish(
             logger.info(publishing.push(model, folder, trainer.task, settings, results))
     accelerator.wait_for_everyone()
     return results
+
+
+def tell_how_far(moved: float | None) -> None:
+    """Say how far training has moved the filters' scalars, and what to do if that is nothing."""
+    if moved is None:
+        return
+    logger.info(f"the filters' scalars moved by up to {moved:.2g} from where they started")
+    if moved < HARDLY:
+        logger.warning(
+            f"The filters' scalars moved by less than {HARDLY:g}: the attention is nearly what it "
+            "was before training. Give them a learning rate of their own, such as "
+            "--filter_learning_rate 1e-2."
+        )
 
 
 def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

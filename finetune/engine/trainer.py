@@ -27,6 +27,7 @@ from finetune.engine.fingerprint import as_told_by, fingerprint
 from finetune.engine.progress import Progress, Selection, StepLog
 from finetune.engine.updates import Portion, Updates, plan
 from finetune.errors import DivergedError, refusal
+from finetune.models.loading import trained_scalars
 from finetune.objectives.base import Measured, Objective
 from finetune.settings.schema import Settings
 from finetune.settings.training import EACH_EPOCH, TrainArguments
@@ -90,6 +91,7 @@ class Trainer:
         self.accelerator, self.task, self.settings = accelerator, task, settings
         self.objective, self.folder = objective, Path(settings.train.output_dir)
         self.data_origin = loaders.origin
+        self.first_scalars = trained_scalars(model)
         self._data = {name: x.dataset for name, x in loaders.validation.items()}
         self._data |= {"training": loaders.train.dataset}
         train = settings.train

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -114,13 +116,30 @@ def load_model(
     return ga.patch_model(model, settings.variant, backend=backend)
 
 
-def filter_statistics(model: nn.Module) -> dict[str, int | float | None]:
-    """Number of learned filter scalars, and the largest absolute value (None without any)."""
+def trained_scalars(model: nn.Module) -> list[Tensor]:
+    """A copy of every learned scalar of the filters, as it is now."""
     found = [parameter for _, parameter in ga.filter_parameters(model)]
     # Under LoRA each filter is there twice: as it was, frozen, and as it is trained.
-    scalars = [p.detach() for p in found if p.requires_grad] or [p.detach() for p in found]
-    largest = max((float(scalar.abs().max()) for scalar in scalars), default=None)
+    trained = [p for p in found if p.requires_grad] or found
+    return [_whole(parameter.detach()).cpu().clone() for parameter in trained]
+
+
+def filter_statistics(
+    model: nn.Module, start: Sequence[Tensor] | None = None
+) -> dict[str, int | float | None]:
+    """Number of learned filter scalars, and the largest absolute value (None without any).
+
+    With ``start``, where they were before training, also how far the farthest has moved.
+    """
+    scalars = trained_scalars(model)
+    moved = [(now - then).abs().max() for now, then in zip(scalars, start or (), strict=False)]
     return {
         "filter_scalars": sum(scalar.numel() for scalar in scalars),
-        "filter_max_abs": largest,
+        "filter_max_abs": max((float(scalar.abs().max()) for scalar in scalars), default=None),
+        "filter_max_moved": max(map(float, moved), default=None),
     }
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, gathered where FSDP has spread it over processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -76,10 +76,18 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     assert first["eval_loss"] == again["eval_loss"] != other["eval_loss"]
 
 
-def test_the_scalars_own_learning_rate_moves_them(tmp_path: Path) -> None:
+def test_the_scalars_own_learning_rate_moves_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     still = ("--variant", "gfsa", "--learning_rate", "0", "--filter_learning_rate")
-    assert glue.main(flags(tmp_path, "cola", *still, "0"))["filter_max_abs"] == 0.0
-    assert glue.main(flags(tmp_path, "cola", *still, "0.1"))["filter_max_abs"] > 0.05
+    results = glue.main(flags(tmp_path, "cola", *still, "0"))
+    assert results["filter_max_abs"] == results["filter_max_moved"] == 0.0
+    assert "moved by less than 0.001" in caplog.text
+    caplog.clear()
+    # Two updates of AdamW at a rate that falls linearly from 0.1: each as long as its rate at most.
+    results = glue.main(flags(tmp_path, "cola", *still, "0.1"))
+    assert results["filter_max_moved"] == results["filter_max_abs"] > 0.05
+    assert "moved by less than" not in caplog.text
 
 
 def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ def test_filter_statistics(bert: Path) -> None:
     model, _ = load(bert, tasks.get("cola"), "--variant", "laplacian", "--trainable", "step")
     with torch.no_grad():
         next(ga.filter_parameters(model))[1][2] = -3.0
-    assert loading.filter_statistics(model) == {"filter_scalars": 8, "filter_max_abs": 3.0}
+    found = {"filter_scalars": 8, "filter_max_abs": 3.0, "filter_max_moved": None}
+    assert loading.filter_statistics(model) == found
+    start = loading.trained_scalars(model)
+    with torch.no_grad():
+        next(scalar for _, scalar in ga.filter_parameters(model)).sub_(0.25)
+    assert loading.filter_statistics(model, start)["filter_max_moved"] == pytest.approx(0.25)
     plain, _ = load(bert, tasks.get("cola"))
-    assert loading.filter_statistics(plain) == {"filter_scalars": 0, "filter_max_abs": None}
+    nothing = {"filter_scalars": 0, "filter_max_abs": None, "filter_max_moved": None}
+    assert loading.filter_statistics(plain) == nothing

@@ -6,11 +6,22 @@ what it needs.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from tasks.metrics import functions, loading
-from tasks.metrics.metric import Metric, scores
+import numpy as np
+
+from tasks.metrics import foreign, functions
+from tasks.metrics.foreign import Options, ending
+from tasks.metrics.metric import Metric
+from tasks.metrics.metric import scores as scores
+from tasks.refusals import reason, refusal
+
+ARGUMENTS = re.compile(r":(?=\w+=)")  # a colon alone may be part of a path
 
 ACCURACY = Metric("accuracy", True, functions.accuracy)
 F1 = Metric("f1", True, functions.f1, max_labels=2)
@@ -46,21 +57,53 @@ def load(specs: Iterable[str], sample: Sequence[Any] = (0, 1, 0, 1)) -> tuple[Me
     Raises:
         ValueError: if there is no such metric, it cannot score the sample, or two have one name.
     """
-    return loading.load(specs, sample, ROWS)
+    ours = ", ".join(name for name, metric in ROWS.items() if metric.function is not None)
+    taken = {name for name, metric in ROWS.items() if metric.function is None}
+    loaded: list[Metric] = []
+    for spec in specs:
+        name, options = _parsed(spec)
+        if name in ROWS:
+            found: tuple[Metric, ...] = (_with(ROWS[name], options, spec, sample),)
+        else:
+            found = foreign.load(name, options, sample, ours)
+        for metric in found:
+            if metric.name in taken:
+                raise refusal(
+                    "metric",
+                    spec,
+                    f"other names than {', '.join(sorted(taken))}, which are measured already",
+                    "Leave this one out, or let its module return the value under another name.",
+                )
+            taken.add(metric.name)
+        loaded += found
+    return tuple(loaded)
 
 
-__all__ = [
-    "ACCURACY",
-    "F1",
-    "LOSS",
-    "MATTHEWS_CORRELATION",
-    "PEARSON",
-    "PERPLEXITY",
-    "ROWS",
-    "SPEARMANR",
-    "UNKNOWN",
-    "WORD_PERPLEXITY",
-    "Metric",
-    "load",
-    "scores",
-]
+def _parsed(spec: str) -> tuple[str, Options]:
+    name, *arguments = ARGUMENTS.split(spec, maxsplit=1)
+    pairs = [argument.partition("=") for argument in ",".join(arguments).split(",") if argument]
+    return name, tuple((key, _value(value)) for key, _, value in pairs)
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _with(metric: Metric, options: Options, spec: str, sample: Sequence[Any]) -> Metric:
+    """Try our metric with these arguments, and return it with them."""
+    if metric.function is None or not options:
+        return metric
+    function = partial(metric.function, **dict(options))
+    try:
+        function(np.asarray(sample), np.asarray(sample))
+    except (TypeError, ValueError) as error:
+        raise refusal(
+            "metric",
+            spec,
+            f"arguments that {metric.name} takes ({reason(error.__cause__ or error)})",
+            "Leave the arguments out, or correct them.",
+        ) from None
+    return replace(metric, name=ending(metric.name, options), function=function, max_labels=None)

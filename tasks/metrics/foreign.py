@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
@@ -41,17 +42,74 @@ def load(spec: str, options: Options, sample: Sequence[Any], ours: str) -> tuple
     """
     place = _place(spec, ours)
     _check_loads(place, ours)
-    names = tuple(_values(place, options, np.asarray(sample), np.asarray(sample)))
-    together = partial(_named, place, options, names)
+    asked = Asked(place, options)
+    names = tuple(asked.numbers(np.asarray(sample), np.asarray(sample)))
+    together = partial(asked.values, names)
     return tuple(
         Metric(
             ending(name, options),
             _direction(_module(place), name),
-            partial(_one, place, options, name),
+            partial(asked.value, name),
             together=together,
         )
         for name in names
     )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A module, by its place, and the arguments that its ``compute`` is called with."""
+
+    place: str
+    options: Options
+
+    def value(self, name: str, predictions: np.ndarray, references: np.ndarray) -> float:
+        """Return one value of the module."""
+        (value,) = self.values((name,), predictions, references).values()
+        return value
+
+    def values(
+        self, names: tuple[str, ...], predictions: np.ndarray, references: np.ndarray
+    ) -> dict[str, float]:
+        """Return these values of the module, under the names of their metrics."""
+        found = self.numbers(predictions, references)
+        if missing := [name for name in names if name not in found]:
+            raise refusal(
+                "metric",
+                self.place,
+                "modules that return the same values of any predictions, and "
+                f"{', '.join(missing)} is missing now",
+                "Let its _compute return the value always, for example 0.0 where it is undefined.",
+            )
+        return {ending(name, self.options): found[name] for name in names}
+
+    def numbers(self, predictions: np.ndarray, references: np.ndarray) -> dict[str, float]:
+        """Return every number of the module, under its own name."""
+        if np.asarray(predictions).dtype.kind in NUMBERS:
+            functions.check(predictions, references)
+        try:
+            found = _module(self.place).compute(
+                predictions=predictions, references=references, **dict(self.options)
+            )
+        except Exception as error:  # a module is any code
+            _module.cache_clear()  # it may hold a part of what it was given
+            raise refusal(
+                "metric",
+                self.place,
+                "modules that can score these predictions",
+                "Choose another one, or give its arguments as in NAME:average=macro; its error was "
+                f"{reason(error)}",
+            ) from error
+        items = found.items() if isinstance(found, Mapping) else ()
+        numbers = {name: float(value) for name, value in items if _is_number(value)}
+        if not numbers:
+            raise refusal(
+                "metric",
+                self.place,
+                f"modules that return a dict with a number, and it returned {found!r}",
+                "Let its _compute return one, for example {'name': 0.5}.",
+            )
+        return numbers
 
 
 def ending(name: str, options: Options) -> str:
@@ -115,67 +173,6 @@ def _direction(module: Any, name: str) -> bool | None:
     said = getattr(module, "greater_is_better", None)
     said = said.get(name) if isinstance(said, Mapping) else said
     return said if isinstance(said, bool) else None
-
-
-def _one(
-    place: str, options: Options, name: str, predictions: np.ndarray, references: np.ndarray
-) -> float:
-    (value,) = _named(place, options, (name,), predictions, references).values()
-    return value
-
-
-def _named(
-    place: str,
-    options: Options,
-    names: tuple[str, ...],
-    predictions: np.ndarray,
-    references: np.ndarray,
-) -> dict[str, float]:
-    """Return these values of the module, under the names of their metrics."""
-    values = _values(place, options, predictions, references)
-    if missing := [name for name in names if name not in values]:
-        raise refusal(
-            "metric",
-            place,
-            f"modules that return the same values of any predictions, and {', '.join(missing)} "
-            "is missing now",
-            "Let its _compute return the value always, for example 0.0 where it is undefined.",
-        )
-    return {ending(name, options): values[name] for name in names}
-
-
-def _values(
-    place: str, options: Options, predictions: np.ndarray, references: np.ndarray
-) -> dict[str, float]:
-    """Return every number of the module, under its own name."""
-    if np.asarray(predictions).dtype.kind in NUMBERS:
-        functions.check(predictions, references)
-    try:
-        found = _module(place).compute(
-            predictions=predictions, references=references, **dict(options)
-        )
-    except Exception as error:  # a module is any code
-        _module.cache_clear()  # it may hold a part of what it was given
-        raise refusal(
-            "metric",
-            place,
-            "modules that can score these predictions",
-            f"Choose another one, or give its arguments as in NAME:average=macro; its error was "
-            f"{reason(error)}",
-        ) from error
-    numbers = {name: float(value) for name, value in _items(found) if _is_number(value)}
-    if not numbers:
-        raise refusal(
-            "metric",
-            place,
-            f"modules that return a dict with a number, and it returned {found!r}",
-            "Let its _compute return one, for example {'name': 0.5}.",
-        )
-    return numbers
-
-
-def _items(found: Any) -> list[tuple[str, Any]]:
-    return list(found.items()) if isinstance(found, Mapping) else []
 
 
 def _is_number(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import os
 import pickle
@@ -138,14 +139,16 @@ def test_our_modules_of_evaluate_give_the_functions_values(metric: Metric) -> No
     (kind,) = (
         value
         for value in vars(here).values()
-        if isinstance(value, type) and issubclass(value, evaluate.Metric)
+        if isinstance(value, type)
+        and issubclass(value, evaluate.Metric)
+        and not inspect.isabstract(value)
     )
     again = kind(keep_in_memory=True).compute(predictions=PREDICTED, references=REFERENCES)
     assert again == found
 
 
 def test_every_metric_that_is_computed_has_its_module() -> None:
-    others = {"__init__", "foreign", "functions", "loading", "metric"}
+    others = {"__init__", "foreign", "functions", "metric", "module"}
     files = {path.stem for path in FOLDER.glob("*.py")} - others
     assert files == {metric.name for metric in COMPUTED}
 

@@ -167,12 +167,8 @@ def modules() -> Iterator[tuple[str, str, ast.Module]]:
         try:
             source = path.read_text(encoding="utf-8")
             yield ".".join(parts), source, ast.parse(source)
-        except (
-            OSError,
-            UnicodeDecodeError,
-            SyntaxError,
-        ):  # these are deliberately broken, or foreign
-            continue
+        except (OSError, UnicodeDecodeError, SyntaxError):
+            continue  # it is deliberately broken, or foreign
 
 
 def _texts() -> Iterator[tuple[str, str]]:
@@ -216,10 +212,6 @@ def definitions(
         nested = [
             child
             for field in ("body", "orelse", "handlers", "finalbody")
-            for child in _as_list(getattr(node, field, []))
+            for child in getattr(node, field, [])
         ]
         stack += reversed(nested)
-
-
-def _as_list(value: object) -> list[ast.AST]:
-    return value if isinstance(value, list) else []

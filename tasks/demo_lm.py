@@ -37,6 +37,6 @@ def text(document: corpus.Document) -> str:
 
 
 def _split(documents: Iterable[corpus.Document]) -> Dataset:
-    rows = [(text(document), document.module) for document in documents]
-    texts, modules = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [])
-    return Dataset.from_dict({"text": texts, "module": modules}, features=FEATURES)
+    kept = list(documents)
+    columns = {"text": [text(d) for d in kept], "module": [d.module for d in kept]}
+    return Dataset.from_dict(columns, features=FEATURES)

@@ -12,19 +12,11 @@ stopped; with more seeds, arms or tasks, only what is new is run.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 
 from finetune.engine.results import write_json
-from finetune.errors import refusal
-from finetune.experiments import arms, command_line, examples, grid, measure, pool, report
-from finetune.experiments.grid import Cell
-from finetune.experiments.measure import Measure
-from finetune.experiments.metrics import shown
-from finetune.experiments.scripts import Script
-from finetune.experiments.work import Options
-from finetune.settings.flags import at_least
+from finetune.experiments import arms, command_line, conduct, examples, experiment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,41 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises ``ValueError`` before anything is started if it cannot be run as asked.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    given, words = command_line.parser(__doc__).parse_known_args(argv)
+    given, words = command_line.of_comparison(__doc__).parse_known_args(argv)
     if given.examples:
         return compare_examples(given)
-    measured, cells = planned(given, words)
-    wanted = [cell.run for cell in cells]
-    pool.check(wanted)
-    launcher = shlex.split(given.launcher)
-    if given.dry_run:
-        grid.announce(cells, file=sys.stderr)
-        print(*(shlex.join(run.command_in_full(launcher)) for run in wanted), sep="\n")
-        return 0
-    missing = {run.name: "not run" for run in wanted if not run.is_done()}
-    if not given.report_only:
-        grid.announce(cells)
-        slots = pool.slots(given.processes, given.threads)
-        options = Options(launcher, given.keep_models)
-        missing = pool.execute(wanted, options, slots, shown=shown)
-    print(report.write(cells, given.output_dir, measured.name, missing, argv))
-    return 1 if missing else 0
-
-
-def planned(given: argparse.Namespace, words: Sequence[str]) -> tuple[Measure, list[Cell]]:
-    """What is compared, and the runs that the flags ask for; ``words`` belong to the script."""
-    at_least(given, 1, "seeds", "processes", "threads")
-    for name in ("script", "output_dir"):
-        if getattr(given, name) is None:
-            raise refusal(name, None, "a path", f"Give --{name}; see --help.")
-    script = Script(given.script)
+    script = experiment.script_of(given)
     chosen = arms.chosen(given.variants, given.arms, given.variant_flags, given.baseline, script)
-    common = grid.common_flags(script, words)
-    tasks, folder, look_only = given.task_names, given.output_dir, given.report_only
-    measured = measure.of(given.metric, script, tasks, common, folder, report_only=look_only)
-    seeds = range(given.first_seed, given.first_seed + given.seeds)
-    flags = {**common, **measured.flags}
-    return measured, grid.plan(script, chosen, seeds, tasks, flags, folder)
+    return conduct.carry_out(experiment.planned(given, words, script, chosen), argv)
 
 
 def compare_examples(given: argparse.Namespace) -> int:

@@ -13,19 +13,12 @@ stopped; with more seeds, values or trials, only what is new is run.
 
 from __future__ import annotations
 
-import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 
-from finetune.experiments import pool, report, sweep_flags, sweep_plan
-from finetune.experiments.command_line import exit_with
-from finetune.experiments.grid import Cell
-from finetune.experiments.metrics import shown
+from finetune.experiments import command_line, experiment
+from finetune.experiments.conduct import carry_out
 from finetune.experiments.search import Study
-from finetune.experiments.sweep_flags import OPTUNA
-from finetune.experiments.sweep_plan import Sweep
-from finetune.experiments.work import Options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,57 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises ``ValueError`` before anything is started if it cannot be run as asked.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    given, words = sweep_flags.parser(__doc__).parse_known_args(argv)
-    sweep = sweep_plan.planned(given, words)
+    given, words = command_line.of_sweep(__doc__).parse_known_args(argv)
+    sweep = experiment.sweep(given, words)
     look_only = given.dry_run or given.report_only
-    study = Study(sweep, look_only=look_only) if given.method == OPTUNA else None
-    cells = sweep.all_cells(study.arms() if study else sweep.space.grid())
-    pool.check([cell.run for cell in cells])
-    if study is None:
-        sweep_plan.refuse_twins(cells)
-    if given.dry_run:
-        launcher = shlex.split(given.launcher)
-        print(*(shlex.join(cell.run.command_in_full(launcher)) for cell in cells), sep="\n")
-        if study is not None:
-            print(f"# and more, chosen by their results, until {given.trials} settings are tried")
-        return 0
-    reasons: dict[str, str] = {}
-    if not given.report_only:
-        sweep.announce(cells, given.trials)
-        cells, reasons = run(sweep, given, cells, study)
-    runs = [cell.run for cell in cells]
-    missing = {run.name: reasons.get(run.name, "not run") for run in runs if not run.is_done()}
-    print(
-        report.write(
-            cells,
-            given.output_dir,
-            sweep.measure.name,
-            missing,
-            argv,
-            launcher=given.launcher,
-            best_first=study is not None,
-        )
-    )
-    return 1 if missing else 0
-
-
-def run(
-    sweep: Sweep, given: argparse.Namespace, cells: list[Cell], study: Study | None
-) -> tuple[list[Cell], dict[str, str]]:
-    """Run what is not done yet; returns all runs, and why some have no results."""
-    slots = pool.slots(given.processes, given.threads)
-    options = Options(shlex.split(given.launcher), given.keep_models)
-
-    def execute(cells: Sequence[Cell]) -> dict[str, str]:
-        return pool.execute([cell.run for cell in cells], options, slots, shown=shown)
-
-    if study is None:
-        return cells, execute(cells)
-    reasons = execute(sweep.all_cells([]))
-    at_once = max(1, len(slots) // len(sweep.seeds))
-    reasons |= study.search(given.trials, execute, at_once=at_once)
-    return sweep.all_cells(study.arms()), reasons
+    is_search = given.method == command_line.OPTUNA
+    return carry_out(sweep, argv, Study(sweep, look_only=look_only) if is_search else None)
 
 
 if __name__ == "__main__":
-    exit_with(main)
+    command_line.exit_with(main)

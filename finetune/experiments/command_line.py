@@ -1,4 +1,4 @@
-"""The flags of compare.py; those that it does not know belong to the script."""
+"""The flags of compare.py and of sweep.py; those that they do not know belong to the script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from finetune.errors import Refused
+
+GRID, OPTUNA = "grid", "optuna"
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -23,37 +25,9 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         sys.exit(f"error: {error}")
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """What `parse_known_args` is called on."""
-    made = empty_parser(description)
-    _add_grid(made.add_argument_group("what is compared"))
-    add_running(made.add_argument_group("how it is run"))
-    report = made.add_argument_group("what is reported")
-    add_report(report)
-    report.add_argument(
-        "--examples",
-        nargs=2,
-        type=Path,
-        metavar="RUN",
-        help="Compare the predictions of two runs' folders, example by example, instead.",
-    )
-    return made
-
-
-def empty_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that leaves unknown flags whole, with the folder that every such script writes."""
-    made = argparse.ArgumentParser(
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
-    return made
-
-
-def _add_grid(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--script", type=Path, help="What is run: finetune/glue.py, finetune/lm.py ...")
+def of_comparison(description: str | None) -> argparse.ArgumentParser:
+    """The parser of compare.py; `parse_known_args` is called on it."""
+    made, add = _parser(description, "what is compared", seeds=8, note="below 6 no p reaches 0.05")
     add("--variants", nargs="+", help="The arms: variants, or names in --arms; default: all.")
     add("--arms", help="YAML file of arms, `name: {flag: value}`: finetune/arms/fine-tuning.yaml.")
     add(
@@ -65,31 +39,65 @@ def _add_grid(group: argparse._ArgumentGroup) -> None:
         help="Flags of one arm alone; with --variant among them, the arm may have any name.",
     )
     add("--baseline", help="The arm that the others are compared to; default: plain attention.")
-    add("--seeds", type=int, default=8, help="Runs of each arm; below 6 no p reaches 0.05.")
-    add("--first_seed", type=int, default=0, help="Their seeds count up from here.")
     add("--task_names", nargs="+", default=[], help="Several tasks, each a comparison.")
+    add(
+        "--examples",
+        nargs=2,
+        type=Path,
+        metavar="RUN",
+        help="Compare the predictions of two runs' folders, example by example, instead.",
+    )
+    return made
 
 
-def add_running(group: argparse._ArgumentGroup) -> None:
-    """How many runs at once, and how each is started."""
-    add = group.add_argument
+def of_sweep(description: str | None) -> argparse.ArgumentParser:
+    """The parser of sweep.py; `parse_known_args` is called on it."""
+    made, add = _parser(description, "what is swept", seeds=3, note="below 4 no intervals")
+    add("--variant", help="The graph filter whose settings are swept; none is plain attention.")
+    add(
+        "--space",
+        help="The values of each flag: a YAML file, or YAML like 'order: [2, 3, 4]'; null is the "
+        "flag not given. Ranges, for optuna: 'w_0: {low: -0.1, high: 0.1}', also with log: true "
+        "or step. Several spaces: a YAML list of them.",
+    )
+    add(
+        "--method",
+        choices=(GRID, OPTUNA),
+        default=GRID,
+        help="Every combination, or those that Optuna's TPE sampler chooses one after another by "
+        "the mean over the seeds.",
+    )
+    add("--trials", type=int, help="How many settings optuna tries, with those of earlier calls.")
+    made.set_defaults(task_names=[])
+    add("--no_baseline", action="store_true", help="Do not run plain attention beside it.")
+    return made
+
+
+def _parser(
+    description: str | None, what: str, *, seeds: int, note: str
+) -> tuple[argparse.ArgumentParser, Callable[..., argparse.Action]]:
+    """A parser that leaves unknown flags whole, with the flags of both; and what adds more."""
+    made = argparse.ArgumentParser(
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
+    add_own = made.add_argument_group(what).add_argument
+    add_own("--script", type=Path, help="What is run: finetune/glue.py, finetune/lm.py ...")
+    add_own("--seeds", type=int, default=seeds, help=f"Runs of each; {note}.")
+    add_own("--first_seed", type=int, default=0, help="Their seeds count up from here.")
+    add = made.add_argument_group("how it is run").add_argument
     add("--processes", type=int, help="Runs at once; default: one a visible GPU, else one.")
     add("--threads", type=int, help="CPU threads of each run; default: all, shared out.")
     add("--launcher", default="", help="Words before the script, like 'accelerate launch ...'.")
     add("--keep_models", action="store_true", help="Keep each run's weights.")
-    add(
-        "--dry_run",
-        action="store_true",
-        help="Print the commands, flags in full, and write nothing.",
-    )
-
-
-def add_report(group: argparse._ArgumentGroup) -> None:
-    """Which metric, and whether anything is run."""
-    add = group.add_argument
+    add("--dry_run", action="store_true", help="Print the commands in full, and write nothing.")
+    add = made.add_argument_group("what is reported").add_argument
     add("--report_only", action="store_true", help="Report on the runs that are there.")
     add(
         "--metric",
         help="What is compared, like accuracy; default: the task's main metric. Another one, by "
         "its name, the path of an `evaluate` module or its hub id, is measured beside the task's.",
     )
+    return made, add_own

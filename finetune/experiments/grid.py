@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from finetune.errors import Refused, refusal
 from finetune.experiments.arms import Arm, flags_for
 from finetune.experiments.runs import Run
 from finetune.experiments.scripts import Script
-from finetune.experiments.statistics import limits
 from finetune.settings import recipes
-from finetune.settings.schema import Settings
 
 OWN_DATA = "run"  # where a task's name would be, of one's own files
 PER_RUN = ("variant", "seed", "output_dir")  # each run has its own
@@ -73,55 +72,21 @@ def plan(
 
     Raises ``ValueError`` for flags that the script would refuse.
     """
-    asked = [
-        (arm, *_checked(script, arm, {**common, **chosen}))
-        for chosen in ([{"task_name": name} for name in task_names] or [{}])
-        for arm in arms
-    ]
-    return [
-        _cell(script, arm, seed, flags, settings, folder)
-        for seed in seeds
-        for arm, flags, settings in asked
-    ]
-
-
-def announce(cells: Sequence[Cell], file: TextIO | None = None) -> None:
-    """Say what will be run, and what it will not be able to show."""
-    names = list(dict.fromkeys(cell.arm.name for cell in cells))
-    tasks = list(dict.fromkeys(cell.task for cell in cells))
-    seeds = list(dict.fromkeys(cell.seed for cell in cells))
-    print(
-        f"{len(cells)} runs: {', '.join(tasks)}; {', '.join(names[1:])} against {names[0]}; "
-        f"seeds {seeds[0]} to {seeds[-1]}",
-        flush=True,
-        file=file,
-    )
-    warning = limits(len(seeds), len(tasks) * (len(names) - 1))
-    if warning is not None:
-        print(f"Before you wait: {warning}", flush=True, file=file)
-
-
-def _checked(
-    script: Script, arm: Arm, common: Mapping[str, Any]
-) -> tuple[dict[str, Any], Settings[Any, Any]]:
-    """All flags of the arm's runs but the seed, and what they ask for."""
-    try:
-        flags = flags_for(arm, common, script)
-        return flags, script.settings(flags)
-    except ValueError as error:
-        raise Refused(f"Arm {arm.name}: {error}") from error
-
-
-def _cell(
-    script: Script,
-    arm: Arm,
-    seed: int,
-    flags: Mapping[str, Any],
-    settings: Settings[Any, Any],
-    folder: Path,
-) -> Cell:
-    task = settings.data.task_name or OWN_DATA
-    name = f"{task}/{arm.name}/seed-{seed}"
-    deciding = json.loads(json.dumps(settings.deciding()))  # as a run's results have them
-    run = Run(name, script.path, folder / name, {**flags, "seed": seed}, deciding | {"seed": seed})
-    return Cell(task, arm, seed, run)
+    asked = []
+    for chosen in [{"task_name": name} for name in task_names] or [{}]:
+        for arm in arms:
+            try:
+                flags = flags_for(arm, {**common, **chosen}, script)
+                settings = script.settings(flags)
+            except ValueError as error:
+                raise Refused(f"Arm {arm.name}: {error}") from error
+            asked.append((arm, flags, settings))
+    cells = []
+    for seed, (arm, flags, settings) in itertools.product(seeds, asked):
+        task = settings.data.task_name or OWN_DATA
+        name = f"{task}/{arm.name}/seed-{seed}"
+        deciding = json.loads(json.dumps(settings.deciding()))  # as a run's results have them
+        own = {"seed": seed}
+        run = Run(name, script.path, folder / name, {**flags, **own}, deciding | own)
+        cells.append(Cell(task, arm, seed, run))
+    return cells

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -15,20 +16,23 @@ except ImportError as error:  # Windows
 LOCK = ".lock"
 
 
-def lock(folder: Path) -> int | None:
-    """A descriptor that keeps others off the folder until it is closed; None if another has one.
+@contextmanager
+def held(folder: Path) -> Iterator[int | None]:
+    """Keep others off the folder: gives the lock's descriptor, or None if another has it.
 
     The system releases it when its last holder dies, so a lock is never stale.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    taken = None
+    with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        taken = descriptor
+        write_holder(descriptor, os.getpid())
+    try:
+        yield taken
+    finally:
         os.close(descriptor)
-        return None
-    write_holder(descriptor, os.getpid())
-    return descriptor
 
 
 def write_holder(descriptor: int, pid: int) -> None:

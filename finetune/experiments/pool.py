@@ -6,11 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
-from statistics import fmean
+from queue import SimpleQueue
+from typing import Any
 
 import torch
+from joblib import cpu_count
+from tqdm import tqdm
 
 from finetune.errors import refusal
 from finetune.experiments import work
@@ -29,7 +32,7 @@ def slots(processes: int | None, threads: int | None) -> list[dict[str, str]]:
     gpus = _visible_gpus()
     count = processes or max(len(gpus), 1)
     if threads is None and count > 1:
-        threads = max(_cores() // count, 1)
+        threads = max(cpu_count() // count, 1)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     shared = {} if threads is None else dict.fromkeys(names, str(threads))
     if not gpus:
@@ -81,24 +84,23 @@ def execute(
     """
     check(wanted)
     _tidy(wanted, options.keep_models, say)
-    waiting = [run for run in wanted if not run.is_done()]
-    progress = _Progress(len(wanted), len(waiting), len(slots), say)
-    missing = {}
+    waiting, missing = [run for run in wanted if not run.is_done()], {}
+    before, took, began = len(wanted) - len(waiting), 0, time.monotonic()
+    if before:
+        say(f"{before} of {len(wanted)} runs were done before")
     with closing(_outcomes(waiting, options, slots)) as outcomes:
-        for run, outcome in outcomes:
+        for ended, (run, outcome) in enumerate(outcomes, before + 1):
             if outcome.status != DONE:
                 missing[run.name] = outcome.status
-            progress.tell(run, outcome, shown(run) if outcome.status == DONE else outcome.reason)
+            text = shown(run) if outcome.status == DONE else outcome.reason
+            if outcome.seconds is not None:
+                took += 1  # those that failed, or were done elsewhere, say nothing of the time
+                left = (time.monotonic() - began) / took * (len(wanted) - ended)
+                text += f"; {tqdm.format_interval(outcome.seconds)}"
+                text += f", about {tqdm.format_interval(left)} left" if left else ""
+            say(f"[{ended}/{len(wanted)}] {run.name}: {text}")
     check([run for run in wanted if run.is_done()])  # other processes may have been at work
-    still = [run.name for run in waiting if not run.is_done()]
-    return {name: missing[name] for name in still if name in missing}
-
-
-def duration(seconds: float) -> str:
-    """In words: 42 s, 3 min, 2.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return {run.name: missing[run.name] for run in waiting if not run.is_done()}
 
 
 def _tidy(wanted: Sequence[Run], keep_models: bool, say: Callable[[str], None]) -> None:
@@ -119,62 +121,34 @@ def _outcomes(
 
     Whoever stops this early ends those that run.
     """
-    queue, free = iter(waiting), list(slots)
-    active: dict[Future[Outcome], tuple[Run, Mapping[str, str]]] = {}
-    with ThreadPoolExecutor(len(slots)) as executor:
+    free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+    for slot in slots:
+        free.put(slot)
+
+    def do(run: Run) -> tuple[Run, Outcome]:
+        env = free.get()
         try:
-            while True:
-                while free and (run := next(queue, None)) is not None:
-                    env = free.pop(0)
-                    active[executor.submit(work.do, run, options, env)] = run, env
-                if not active:
-                    return
-                for future in wait(active, return_when=FIRST_COMPLETED).done:
-                    run, env = active.pop(future)
-                    free.append(env)
-                    yield run, future.result()
+            return run, work.do(run, options, env)
         finally:
-            _end(active)
+            free.put(env)
+
+    with ThreadPoolExecutor(len(slots)) as executor:
+        futures = [executor.submit(do, run) for run in waiting]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            _end([future for future in futures if not future.cancel()])
 
 
-def _end(active: Mapping[Future[Outcome], object]) -> None:
+def _end(running: Sequence[Future[Any]]) -> None:
     """End the runs and what they have started: ask first, then kill; returns when all are over."""
     began, asked = time.monotonic(), set()
-    while wait(active, timeout=0.1).not_done:
-        is_late = time.monotonic() - began > PATIENCE
-        for child in list(work.CHILDREN):
-            if is_late:
-                work.ask_to_end(child, signal.SIGKILL)
-            elif child not in asked:
-                work.ask_to_end(child, signal.SIGTERM)
-                asked.add(child)
-
-
-class _Progress:
-    """Says a line for each run that ends."""
-
-    def __init__(self, total: int, waiting: int, slots: int, say: Callable[[str], None]) -> None:
-        self.total, self.ended, self.slots, self.say = total, total - waiting, slots, say
-        self.seconds: list[float] = []
-        if self.ended:
-            say(f"{self.ended} of {total} runs were done before")
-
-    def tell(self, run: Run, outcome: Outcome, text: str) -> None:
-        self.ended += 1
-        if outcome.seconds is not None:
-            self.seconds.append(outcome.seconds)
-            text += f"; {duration(outcome.seconds)}{self._left()}"
-        self.say(f"[{self.ended}/{self.total}] {run.name}: {text}")
-        if outcome.log:
-            self.say("    " + outcome.log.replace("\n", "\n    "))
-
-    def _left(self) -> str:
-        remaining = self.total - self.ended
-        if not remaining:
-            return ""
-        running = min(remaining, self.slots - 1)  # each half done, say
-        seconds = fmean(self.seconds) * (remaining - running / 2) / self.slots
-        return f", about {duration(seconds)} left"
+    while wait(running, timeout=0.1).not_done:
+        number = signal.SIGTERM if time.monotonic() - began < PATIENCE else signal.SIGKILL
+        for child in [child for child in work.CHILDREN if (child, number) not in asked]:
+            asked.add((child, number))
+            work.ask_to_end(child, number)
 
 
 def _visible_gpus() -> list[str]:
@@ -182,9 +156,3 @@ def _visible_gpus() -> list[str]:
     if not torch.cuda.is_available():
         return []
     return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

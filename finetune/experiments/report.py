@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.engine.results import write_json
 from finetune.experiments import drawing, figures, record, tables
 from finetune.experiments.best import best, confirmation, optimism, ranked
+from finetune.experiments.experiment import Experiment
 from finetune.experiments.gather import TaskResult, finished, gather
 from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results
@@ -29,27 +30,23 @@ COMPARISON, SWEEP = "comparison", "sweep"  # names of the files
 
 
 def write(
+    asked: Experiment,
     cells: Sequence[Cell],
-    folder: Path,
-    metric: str | None,
     missing: Mapping[str, str],
     command: Sequence[str],
     *,
-    launcher: str = "",
     best_first: bool = False,
 ) -> str:
     """Write ``comparison.{txt,md,tex,json}``, or ``sweep``, and the figures; returns the text.
 
     Args:
-        cells: the grid; of its runs those that have ended count, in complete pairs.
-        folder: where to write.
-        metric: what is compared; None is each task's main metric.
+        asked: the comparison or sweep.
+        cells: its runs, of which those that have ended count, in complete pairs.
         missing: why a run has no results, by its name.
         command: what was called, for the record.
-        launcher: words before the script, for the command that confirms the best setting.
         best_first: whether settings are listed from the best to the worst.
     """
-    done = finished(cells)
+    done, folder, metric = finished(cells), asked.folder, asked.measure.name
     found = gather(cells, done, metric, missing)
     if not found:
         return "No run has ended: there is nothing to report yet.\n"
@@ -66,7 +63,7 @@ def write(
         **record.origin(cells, done),
     }
     if name == SWEEP:
-        numbers["best"] = best_json(found[0], cells, metric, launcher)
+        numbers["best"] = best_json(found[0], cells, metric, asked.given.launcher)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", numbers)
     text = _write_tables(found, numbers, folder, name)

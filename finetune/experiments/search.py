@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -20,10 +19,10 @@ import numpy as np
 from finetune.errors import refusal
 from finetune.experiments import locks, space
 from finetune.experiments.arms import Arm
+from finetune.experiments.experiment import Experiment
 from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import greater_is_better, main_metric, metric_name
-from finetune.experiments.space import Choices, Range
-from finetune.experiments.sweep_plan import Sweep
+from finetune.experiments.space import Range
 
 FOLDER, JOURNAL = "optuna", "journal.log"
 AGAIN = "again"  # a trial's note: the number of the one that it repeats
@@ -41,14 +40,13 @@ class Study:
     ends would be refused, or nobody knows which way the metric is better.
     """
 
-    def __init__(self, sweep: Sweep, *, look_only: bool = False) -> None:
-        if len(sweep.space.parts) != 1:
+    def __init__(self, sweep: Experiment, *, look_only: bool = False) -> None:
+        if sweep.space is None or len(sweep.space.parts) != 1:
             raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
-        greater = _greater_is_better(sweep, sweep.all_cells(sweep.space.ends()))
-        self.sweep = sweep
-        self._choices = sweep.space.parts[0]
-        self._kinds = sweep.script.schema.kinds()
-        self._optuna = _optuna()
+        self._sweep, self._space, self._choices = sweep, sweep.space, sweep.space.parts[0]
+        greater = _greater_is_better(sweep, sweep.cells(self._space.ends()))
+        self._kinds, self._optuna = sweep.script.schema.kinds(), _optuna()
+        self._states = self._optuna.trial.TrialState
         path, storage = sweep.folder / FOLDER / JOURNAL, None
         if path.exists() or not look_only:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +67,8 @@ class Study:
     def search(
         self,
         trials: int,
-        execute: Callable[[Sequence[Cell]], Mapping[str, str]],
-        *,
+        execute: Callable[[Sequence[Cell]], dict[str, str]],
         at_once: int = 1,
-        say: Callable[[str], None] = print,
     ) -> dict[str, str]:
         """Try settings until so many trials have ended, those of earlier calls among them.
 
@@ -80,37 +76,27 @@ class Study:
             trials: how many.
             execute: runs cells; returns the names of runs without results, and why.
             at_once: trials that run together.
-            say: takes a line for each trial that begins.
 
         Returns what the calls of ``execute`` returned. Raises ``ValueError`` where another process
         searches in this folder, or the runs have no such metric.
         """
-        folder = self.sweep.folder
-        lock = locks.lock(folder / FOLDER)
-        if lock is None:
-            raise refusal(
-                "output_dir",
-                str(folder),
-                "one search at a time in a folder",
-                f"Left to {locks.holder(folder / FOLDER)}: wait until it ends, or stop it and give "
-                "this one more --processes.",
-            )
-        try:
+        folder = self._sweep.folder
+        missing: dict[str, str] = {}
+        with locks.held(folder / FOLDER) as lock:
+            if lock is None:
+                allowed, holder = "one search at a time in a folder", locks.holder(folder / FOLDER)
+                remedy = f"Left to {holder}: wait until it ends, or stop it and give this one more "
+                raise refusal("output_dir", str(folder), allowed, f"{remedy}--processes.")
             self._queue_again()
-            missing: dict[str, str] = {}
             while (ended := self._ended()) < trials:
-                count = min(at_once, trials - ended)
-                asked = [self._ask(ended + i) for i in range(count)]
-                for i, (_, arm) in enumerate(asked):
-                    say(f"Trial {ended + i + 1} of {trials}: {space.described(arm.setting)}")
-                arms = {arm.name: arm for _, arm in asked}
-                cells = self.sweep.cells(list(arms.values()))
+                asked = [self._ask(i) for i in range(ended, min(ended + at_once, trials))]
+                for i, (_, arm) in enumerate(asked, ended + 1):
+                    print(f"Trial {i} of {trials}: {space.described(arm.setting)}")
+                cells = self._sweep.cells_of(list({arm.name: arm for _, arm in asked}.values()))
                 missing |= execute(cells)
-                for trial, arm in asked:
-                    self._tell(trial.number, [c for c in cells if c.arm.name == arm.name])
-            return missing
-        finally:
-            os.close(lock)
+                for number, arm in asked:
+                    self._tell(number, [cell for cell in cells if cell.arm.name == arm.name])
+        return missing
 
     def _name(self) -> str:
         """Of what decides the trials' values, so that another search is another study.
@@ -118,61 +104,63 @@ class Study:
         Journals that are there hold studies of these names: the flags count as they were written,
         in any order.
         """
-        sweep = self.sweep
+        sweep = self._sweep
         parts = {flag: repr(values) for flag, values in self._choices.items()}
         common = sorted(re.split(" (?=--)", " ".join(sweep.words)))
         told = [sweep.script.family, common, parts, list(sweep.seeds), sweep.measure.name]
-        return f"{sweep.space.variant}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]}"
+        return f"{self._space.variant}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]}"
+
+    def _latest(self) -> list[Any]:
+        """All trials but those that another one repeats."""
+        trials = self._study.trials
+        repeated = {trial.user_attrs.get(AGAIN) for trial in trials}
+        return [trial for trial in trials if trial.number not in repeated]
 
     def _ended(self) -> int:
-        """Trials that have ended, repeated ones once."""
-        repeated = self._repeated()
-        states = self._optuna.trial.TrialState
-        return sum(
-            t.number not in repeated and t.state in (states.COMPLETE, states.FAIL)
-            for t in self._study.trials
-        )
-
-    def _repeated(self) -> set[int]:
-        return {t.user_attrs[AGAIN] for t in self._study.trials if AGAIN in t.user_attrs}
+        return sum(trial.state.is_finished() for trial in self._latest())
 
     def _queue_again(self) -> None:
         """Of trials that were killed or failed, those with runs to do."""
-        states = self._optuna.trial.TrialState
-        for trial in self._study.trials:
-            if trial.state == states.RUNNING:
-                self._study.tell(trial.number, state=states.FAIL)
-            elif trial.state != states.FAIL or self._is_done(trial):
+        for trial in self._latest():
+            if trial.state == self._states.RUNNING:
+                self._study.tell(trial.number, state=self._states.FAIL)
+            elif trial.state != self._states.FAIL or self._has_all_runs(trial):
                 continue
-            if trial.number not in self._repeated():
-                self._study.enqueue_trial(trial.params, user_attrs={AGAIN: trial.number})
+            self._study.enqueue_trial(trial.params, user_attrs={AGAIN: trial.number})
 
-    def _is_done(self, trial: Any) -> bool:
+    def _has_all_runs(self, trial: Any) -> bool:
         if not self._is_whole(trial):
             return False
-        cells = self.sweep.cells([self._arm(trial.params)])
+        cells = self._sweep.cells_of([self._arm(trial.params)])
         return all(cell.run.is_done() for cell in cells)
 
     def _is_whole(self, trial: Any) -> bool:
         """Whether it has begun, and all its flags were drawn before it was killed."""
         return set(trial.params) == set(self._choices)
 
-    def _ask(self, position: int) -> tuple[Any, Arm]:
+    def _ask(self, position: int) -> tuple[int, Arm]:
         # Seeded for each trial: a search that was stopped goes on as if it had not been.
-        (seed,) = np.random.SeedSequence([self.sweep.seeds[0], position]).generate_state(1)
+        (seed,) = np.random.SeedSequence([self._sweep.seeds[0], position]).generate_state(1)
         self._study.sampler = self._optuna.samplers.TPESampler(seed=int(seed))
-        trial = self._study.ask()
-        for flag, choices in self._choices.items():
-            _suggest(trial, flag, choices, self._kinds[flag])
-        return trial, self._arm(trial.params)
+        drawn_from = {flag: self._distribution(flag) for flag in self._choices}
+        trial = self._study.ask(fixed_distributions=drawn_from)
+        return trial.number, self._arm(trial.params)
+
+    def _distribution(self, flag: str) -> Any:
+        choices, kinds = self._choices[flag], self._optuna.distributions
+        if not isinstance(choices, Range):
+            return kinds.CategoricalDistribution([json.dumps(value) for value in choices])
+        if self._kinds[flag] is int:
+            return kinds.IntDistribution(choices.low, choices.high, choices.log, choices.step or 1)
+        return kinds.FloatDistribution(choices.low, choices.high, choices.log, choices.step)
 
     def _tell(self, number: int, cells: Sequence[Cell]) -> None:
+        name = self._sweep.measure.name
         done = [(cell, cell.run.results()) for cell in cells if cell.run.is_done()]
-        name = self.sweep.measure.name
         found = [results.get(metric_name(name, cell, results)) for cell, results in done]
         values = [value for value in found if value is not None]  # None is not finite
         if len(values) < len(cells):
-            self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+            self._study.tell(number, state=self._states.FAIL)
         else:
             self._study.tell(number, fmean(values))
 
@@ -185,10 +173,10 @@ class Study:
             elif self._kinds[flag] is float:
                 value = float(f"{value:.{DIGITS}g}")
             values[flag] = value
-        return self.sweep.space.arm(values)
+        return self._space.arm(values)
 
 
-def _greater_is_better(sweep: Sweep, cells: Sequence[Cell]) -> bool:
+def _greater_is_better(sweep: Experiment, cells: Sequence[Cell]) -> bool:
     """As the task, the metric's module, a flag or a finished run says."""
     known = sweep.measure.greater_is_better
     if known is not None:
@@ -199,16 +187,6 @@ def _greater_is_better(sweep: Sweep, cells: Sequence[Cell]) -> bool:
         allowed = "a name with own files and optuna, like accuracy or loss"
         raise refusal("metric", None, allowed, "Name what settings are chosen by with --metric.")
     return greater_is_better(name, cells[0], results)
-
-
-def _suggest(trial: Any, flag: str, choices: Choices, kind: type) -> None:
-    if not isinstance(choices, Range):
-        trial.suggest_categorical(flag, [json.dumps(value) for value in choices])
-    elif kind is int:
-        step = choices.step or 1
-        trial.suggest_int(flag, choices.low, choices.high, log=choices.log, step=step)
-    else:
-        trial.suggest_float(flag, choices.low, choices.high, log=choices.log, step=choices.step)
 
 
 def _optuna() -> Any:

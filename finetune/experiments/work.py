@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import subprocess
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -45,14 +46,12 @@ class Outcome:
 
     Attributes:
         status: ``done``, ``failed``, or ``elsewhere`` where another process works on it.
-        reason: in words, of one that is not done.
-        log: the end of the log of one that failed.
+        reason: in words, of one that is not done; of one that failed with the end of its log.
         seconds: from the start to the end of one that was done here; None of others.
     """
 
     status: str
     reason: str = ""
-    log: str = ""
     seconds: float | None = None
 
 
@@ -62,15 +61,12 @@ def do(run: Run, options: Options, env: Mapping[str, str]) -> Outcome:
     ``env`` are environment variables beside those of this process.
     """
     try:
-        lock = locks.lock(run.folder)
-        if lock is None:
-            holder = locks.holder(run.folder)
-            return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
-        try:
+        with locks.held(run.folder) as lock:
+            if lock is None:
+                holder = locks.holder(run.folder)
+                return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
             # Another process may have done it since it was planned.
             return Outcome(DONE) if run.is_done() else _done(run, options, env, lock)
-        finally:
-            os.close(lock)
     except OSError as error:  # there is no such launcher, no room, or no right to write
         return Outcome(FAILED, f"could not be started: {error}")
 
@@ -88,8 +84,9 @@ def _done(run: Run, options: Options, env: Mapping[str, str], lock: int) -> Outc
     write_json(run.folder / RECORD, record)
     code = _exit_code(run, command, env, lock)
     if not run.is_done():
-        reason = f"failed with exit code {code}; the end of {run.folder / LOG}"
-        return Outcome(FAILED, reason, run.log_tail())
+        log = textwrap.indent(run.log_tail(), "    ")
+        reason = f"failed with exit code {code}; the end of {run.folder / LOG}\n{log}"
+        return Outcome(FAILED, reason.rstrip())
     seconds = time.monotonic() - began
     run.remove_weights()
     write_json(run.folder / RECORD, record | {CLOSED: seconds})

@@ -267,7 +267,7 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
 
 def test_slots_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_visible_gpus", lambda: [])
-    monkeypatch.setattr(pool, "_cores", lambda: 7)
+    monkeypatch.setattr(pool, "cpu_count", lambda: 7)
     assert pool.slots(None, None) == [{}]
     assert [s["OMP_NUM_THREADS"] for s in pool.slots(3, None)] == ["2"] * 3
     assert [s["OMP_NUM_THREADS"] for s in pool.slots(2, 5)] == ["5"] * 2

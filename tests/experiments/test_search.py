@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from glue_stand_in import argv, calls, report
 
 from finetune import sweep
-from finetune.experiments import locks
+from finetune.experiments import conduct, locks
 
 SPACE = "{order: {low: 2, high: 10}, w_0: {low: -0.1, high: 0.1}, layers: [null, [0, -1]]}"
 
@@ -94,7 +93,7 @@ def test_failed_and_killed_trials_are_queued_again(
     assert first.state == optuna.trial.TrialState.FAIL
     (fake / "out/stop").unlink()
 
-    execute = sweep.pool.execute
+    execute = conduct.pool.execute
 
     def killed(wanted, *args, **others):
         if "/none/" not in wanted[0].name:
@@ -102,7 +101,7 @@ def test_failed_and_killed_trials_are_queued_again(
         return execute(wanted, *args, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sweep.pool, "execute", killed)
+        patched.setattr(conduct.pool, "execute", killed)
         with pytest.raises(KeyboardInterrupt):
             search(fake, 2, "--seeds", "1")
     assert search(fake, 2, "--seeds", "1") == 0
@@ -138,10 +137,9 @@ def test_a_metric_that_does_not_say_its_direction_needs_one(fake: Path) -> None:
 
 
 def test_a_second_search_in_the_folder_is_refused(fake: Path) -> None:
-    lock = locks.lock(fake / "out/optuna")
-    with pytest.raises(ValueError, match=r"one search at a time in a folder.*--processes"):
+    refused = pytest.raises(ValueError, match=r"one search at a time in a folder.*--processes")
+    with locks.held(fake / "out/optuna"), refused:
         search(fake, 1, "--no_baseline")
-    os.close(lock)
     assert search(fake, 1, "--no_baseline") == 0
 
 

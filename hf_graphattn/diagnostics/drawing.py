@@ -6,16 +6,18 @@ changes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .extras import optional
-from .result import Diagnoses, Part, having, part_names
+from .result import Diagnoses, Measurements, Part, having, part_names
 
 # Okabe and Ito's palette, which colour-blind people can tell apart; in grey, the markers differ.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -25,8 +27,27 @@ WIDTHS = {1: 7.0, 2: 5.2}  # of a panel, by the number of panels side by side
 NARROW = 4.2  # the width of a panel where there are more, which is still readable on a page
 LINE = 36  # the most characters of a name in one line of a legend or of a narrow panel's title
 CELLS_WITH_NUMBERS = 8  # a heat map of at most so many layers and heads shows its values
+# Ticks that count layers, depths or heads: whole numbers, also where there is only one.
+WHOLE: dict[str, Any] = {"integer": True, "min_n_ticks": 1, "nbins": 12}
 
 Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
+Draw = Callable[[Any, int, str, Measurements, Part], None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One kind of panel, of which a figure has one for each part.
+
+    x, y: the labels. draw: `draw(axis, index of the model, its name, its diagnosis, its part)` adds
+    a model. counted: whether x is counted, as layers are. logarithmic: whether y is.
+    """
+
+    x: str
+    y: str
+    draw: Draw
+    title: str = ""
+    counted: bool = True
+    logarithmic: bool = False
 
 
 def panels(count: int, title: str, columns: int = 3) -> tuple[Any, list[Any]]:
@@ -57,7 +78,7 @@ def style(axis: Any, x: str, y: str, title: str = "") -> None:
 
 def whole_ticks(axis: Any) -> None:
     """Put ticks at whole numbers only, since layers and depths are counted."""
-    axis.xaxis.set_major_locator(optional("matplotlib.ticker").MaxNLocator(integer=True))
+    axis.locator_params(axis="x", **WHOLE)
 
 
 def log_scale(axis: Any) -> None:
@@ -116,19 +137,20 @@ def legend(figure: Any, axes: Sequence[Any]) -> None:
     figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
 
 
-def by_part(
-    diagnoses: Diagnoses,
-    title: str,
-    labels: tuple[str, str],
-    draw: Callable[[Any, int, str, Part], None],
-) -> tuple[Any, list[Any]]:
-    """A panel for each part; `draw(axis, index of the model, its name, its part)` adds a model."""
+def by_part(diagnoses: Diagnoses, title: str, *kinds: Panel) -> tuple[Any, list[Any]]:
+    """(Figure, its axes): a panel of each kind for each part, and one legend for all of them."""
     names = part_names(diagnoses)
-    figure, axes = panels(len(names), title)
-    for name, axis in zip(names, axes, strict=True):
-        for index, model, _, part in having(diagnoses, name):
-            draw(axis, index, model, part)
-        style(axis, *labels, title=name if len(names) > 1 else "")
+    columns = len(kinds) if len(kinds) > 1 else 3
+    figure, axes = panels(len(names) * len(kinds), title, columns)
+    each = itertools.product(names if len(names) > 1 else [""], kinds)
+    for (name, kind), axis in zip(each, axes, strict=True):
+        for index, model, diagnosis, part in having(diagnoses, name or names[0]):
+            kind.draw(axis, index, model, diagnosis, part)
+        style(axis, kind.x, kind.y, ", ".join(filter(None, (name, kind.title))))
+        if kind.logarithmic:
+            log_scale(axis)
+        if kind.counted:
+            whole_ticks(axis)
     legend(figure, axes)
     return figure, axes
 
@@ -159,17 +181,11 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
         style(axis, "head", "layer", readable(name))
         axis.grid(False)
         axis.set_facecolor("#eeeeee")  # shows where a layer lacks the value
-        _count(axis, values.shape)
+        axis.locator_params(**WHOLE)
         if max(values.shape) <= CELLS_WITH_NUMBERS:
             _write_values(axis, values, image)
     figure.colorbar(image, ax=axes, label=label)
     return figure
-
-
-def _count(axis: Any, shape: tuple[int, ...]) -> None:
-    layers, heads = shape
-    axis.set_yticks(range(0, layers, max(1, math.ceil(layers / 12))))
-    axis.set_xticks(range(0, heads, max(1, math.ceil(heads / 12))))
 
 
 def _write_values(axis: Any, values: np.ndarray, image: Any) -> None:

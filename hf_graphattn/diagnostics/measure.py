@@ -125,16 +125,14 @@ def measure_states(hidden: Sequence[Tensor], row: int, keep: Tensor) -> Numbers:
 
     "singular_values", (POINTS,), are those of the last depth, scaled so that the largest is 1.
     """
-    found: dict[str, list[float]] = defaultdict(list)
-    for depth in hidden:
-        states = exact(depth[row])[keep]
-        values = statistics.singular_values(states)
-        found["cosine"].append(statistics.mean_cosine(states))
-        found["high_to_dc"].append(statistics.high_to_dc(states))
-        found["effective_rank"].append(statistics.effective_rank(values))
-    scaled = statistics.on_grid(values / values[0], POINTS)
-    return {name: np.array(each) for name, each in found.items()} | {
-        "singular_values": scaled.numpy()
+    states = [exact(depth[row])[keep] for depth in hidden]
+    values = [statistics.singular_values(each) for each in states]
+    last = values[-1]
+    return {
+        "cosine": np.array([statistics.mean_cosine(each) for each in states]),
+        "high_to_dc": np.array([statistics.high_to_dc(each) for each in states]),
+        "effective_rank": np.array([statistics.effective_rank(each) for each in values]),
+        "singular_values": statistics.on_grid(last / last[0], POINTS).numpy(),
     }
 
 

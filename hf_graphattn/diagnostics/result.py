@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class Measurements:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: arrays as nested lists, NaN and infinity as None."""
-        return {"format": FORMAT, **_plain(self)}
+        return {"format": FORMAT, **_plain(asdict(self))}
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The text of `to_dict`, also written to `path` if one is given."""
@@ -157,8 +157,6 @@ def _each(statistic: str, summary: Summary, **axes: Any) -> Iterator[dict[str, A
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Measurements | Part | Summary):
-        return {name: _plain(item) for name, item in vars(value).items()}
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, tuple | list):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 ROUNDING = 1e-12  # the relative rounding error of a sum in float64
 
@@ -24,7 +24,7 @@ def mean_cosine(states: Tensor) -> float:
     count = len(states)
     if count < 2:
         return math.nan
-    unit = torch.nn.functional.normalize(states, dim=-1)
+    unit = nn.functional.normalize(states, dim=-1)
     cosines = unit @ unit.T
     return float((cosines.sum() - cosines.diagonal().sum()) / (count * (count - 1)))
 
@@ -134,8 +134,6 @@ def on_grid(values: Tensor, points: int) -> Tensor:
     Values in between are interpolated linearly. So spectra of sequences of different lengths have
     the same number of points, and thus a mean.
     """
-    place = torch.linspace(0, values.shape[-1] - 1, points, dtype=torch.float64)
-    below = place.floor().long()
-    above = place.ceil().long()
-    weight = (place - below).to(values.dtype)
-    return values[..., below] * (1 - weight) + values[..., above] * weight
+    rows = values.reshape(1, -1, values.shape[-1])
+    found = nn.functional.interpolate(rows, points, mode="linear", align_corners=True)
+    return found.reshape(*values.shape[:-1], points)

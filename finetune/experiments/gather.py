@@ -12,6 +12,7 @@ from finetune.experiments.metrics import Results, greater_is_better, metric_name
 from finetune.experiments.statistics import Interval, bootstrap_interval, holm, permutation_p
 
 TYPICAL = ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
+NONE = "-"  # in a table, where there is no number
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ class ArmResult:
         """Standard deviation over the seeds (n - 1); None of a single one."""
         return stdev(self.values.values()) if len(self.values) > 1 else None
 
-    @property
-    def spread(self) -> tuple[float, float] | None:
-        """One standard deviation to both sides of the mean."""
-        deviation = self.deviation
-        return None if deviation is None else (self.mean - deviation, self.mean + deviation)
+    def words(self, places: int) -> str:
+        """Mean and standard deviation, with so many digits after the point."""
+        if not self.values:
+            return NONE
+        deviation = "" if self.deviation is None else f" ± {self.deviation:.{places}f}"
+        return f"{self.mean:.{places}f}{deviation}"
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.engine.results import write_json
-from finetune.experiments import drawing, figures, record, tables
+from finetune.experiments import record, tables
 from finetune.experiments.best import best, confirmation, optimism, ranked
 from finetune.experiments.experiment import Experiment
 from finetune.experiments.gather import TaskResult, finished, gather
 from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results
-from finetune.experiments.sensitivity import sensitivity
 from finetune.experiments.verdicts import verdicts
 from finetune.settings.variants import NO_VARIANT
 
@@ -134,11 +133,15 @@ def _draw(
 ) -> str:
     """Write the figures; returns what has been written, in words."""
     written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
-    if importlib.util.find_spec("matplotlib") is None:
-        return f"{written}; no figures: pip install 'hf_graphattn[plots]' brings matplotlib."
+    if importlib.util.find_spec("seaborn") is None:
+        return f"{written}; no figures: pip install 'hf_graphattn[plots]' brings seaborn."
+    import matplotlib
+
+    from finetune.experiments import figures, sensitivity  # both need it
+
     drawn: dict[str, Figure] = {}
     if name == SWEEP:
-        drawn[SWEEP] = sensitivity(found[0])
+        drawn[SWEEP] = sensitivity.sensitivity(found[0])
     else:
         if any(arm.paired for task in found for arm in task.arms):
             drawn["differences"] = figures.differences(found)
@@ -146,5 +149,7 @@ def _draw(
             curves = figures.learning_curves(task, cells, done)
             drawn[f"learning_curves-{task.task}"] = curves
     for title, figure in drawn.items():
-        drawing.save(figure, folder, title)
-    return f"{written}; {', '.join(drawn)} as {' and '.join(drawing.FORMATS)}"
+        figure.savefig(folder / f"{title}.png", dpi=150)
+        with matplotlib.rc_context({"svg.hashsalt": title}):  # the same bytes each time
+            figure.savefig(folder / f"{title}.svg", metadata={"Date": None})
+    return f"{written}; {', '.join(drawn)} as png and svg"

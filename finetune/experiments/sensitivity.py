@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
+import pandas as pd
+import seaborn as sns
+from pandas.api.types import is_numeric_dtype
 
 from finetune.experiments.best import best
-from finetune.experiments.drawing import BASELINE, dot_rows, plain_attention
+from finetune.experiments.figures import ARMS, BASELINE, dot_rows, frame
 from finetune.experiments.gather import ArmResult, TaskResult
-from finetune.experiments.space import described, shown
-from hf_graphattn.diagnostics.drawing import COLOURS, line, panels, style, whole_ticks
+from finetune.experiments.space import described
+from hf_graphattn.diagnostics.drawing import panels, style, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,106 +31,99 @@ def sensitivity(task: TaskResult) -> Figure:
     numbers on a full grid: a heat map. More, or drawn ones: a panel for each. Others: a row for
     each setting.
     """
-    counts = {flag: len({_key(arm, [flag]) for arm in task.settings}) for flag in task.swept}
-    varied = [flag for flag, count in counts.items() if count > 1]
-    numeric = [flag for flag in varied if _is_numeric(task, flag)]
+    data = frame(task.settings)
+    varied = [flag for flag in task.swept if data[flag].nunique() > 1]
+    numeric = [flag for flag in varied if is_numeric_dtype(data[flag])]
     others = [flag for flag in varied if flag not in numeric]
-    groups = len({_key(arm, others) for arm in task.settings})
-    if len(numeric) == 1 and len(others) < 2 and groups <= MOST_LINES:
-        return lines(task, numeric[0], others)
-    is_grid = math.prod(counts[flag] for flag in numeric) == len(task.settings)
+    shown = others if numeric else varied or task.swept
+    data["label"] = [_label(task, name, shown) for name in data["arm"]]
+    found = data.dropna(subset="value")
+    if len(numeric) == 1 and len(others) < 2 and data["label"].nunique() <= MOST_LINES:
+        return lines(task, found, numeric[0])
+    is_grid = math.prod(data[flag].nunique() for flag in numeric) == len(task.settings)
     if len(numeric) == 2 and not others and is_grid:
-        return heat_map(task, *numeric)
-    return slices(task, numeric) if len(numeric) > 1 else dots(task, varied or task.swept)
+        return heat_map(task, found, *numeric)
+    return slices(task, found, numeric) if len(numeric) > 1 else dots(task, found)
 
 
-def lines(task: TaskResult, flag: str, others: Sequence[str]) -> Figure:
+def lines(task: TaskResult, data: pd.DataFrame, flag: str) -> Figure:
     """The metric against one flag: mean, band of one standard deviation, a dot a seed.
 
     With plain attention beside it, a second panel: the paired difference and its 95 % interval,
     from which what a seed does to all settings alike has dropped out.
     """
-    has_pairs = any(arm.paired for arm in task.settings)
+    labels = list(data["label"].unique())
+    drawn = {"value": "sd"} | ({"difference": None} if any(a.paired for a in task.settings) else {})
     said = "dots are seeds, bands one standard deviation"
-    said += ", at the right 95 % intervals" if has_pairs else ""
-    figure, axes = panels(2 if has_pairs else 1, _title(task, said))
-    for i, arms in enumerate(_groups(task, flag, others)):
-        values = {arm.setting[flag]: list(arm.values.values()) for arm in arms}
-        _line(axes[0], i, values, [arm.spread for arm in arms], _label(arms[0], others))
-        if has_pairs:
-            pairs = {arm.setting[flag]: arm.paired for arm in arms if arm.paired}
-            values = {x: list(pair.differences.values()) for x, pair in pairs.items()}
-            _line(
-                axes[1],
-                i,
-                values,
-                [p.interval.ends if p.interval else None for p in pairs.values()],
-            )
+    said += ", at the right 95 % intervals" if len(drawn) > 1 else ""
+    figure, axes = panels(len(drawn), _title(task, said))
+    for axis, (name, band) in zip(axes, drawn.items(), strict=True):
+        how = {"x": flag, "y": name, "hue": "label", "palette": ARMS[: len(labels)], "ax": axis}
+        sns.scatterplot(data, **how, alpha=0.35, s=20, legend=False)
+        legend = name == "value" and len(labels) > 1
+        sns.lineplot(data, **how, errorbar=band, marker="o", markersize=5, legend=legend)
+        _scale(axis, data[flag])
+    for label, colour in zip(labels, ARMS, strict=False):
+        settings = set(data["arm"][data["label"] == label])
+        _intervals(axes[-1], [a for a in task.settings if a.name in settings], flag, colour)
     plain_attention(axes[0], task.plain)
     style(axes[0], flag, f"{task.title} ({task.direction})")
-    if others or task.plain is not None:
+    if axes[0].get_legend_handles_labels()[0]:
         axes[0].legend(frameon=False, fontsize=8)
-    if has_pairs:
-        axes[1].axhline(0, color=COLOURS[BASELINE], linestyle="--", linewidth=1.2)
+    if len(drawn) > 1:
+        axes[1].axhline(0, color=BASELINE, linestyle="--", linewidth=1.2)
         style(axes[1], flag, "paired difference to plain attention")
-    for axis in axes:
-        _scale(axis, task, flag)
     return figure
 
 
-def heat_map(task: TaskResult, down: str, across: str) -> Figure:
+def heat_map(task: TaskResult, data: pd.DataFrame, down: str, across: str) -> Figure:
     """The mean for each pair of values, its standard deviation below it."""
-    rows, columns = (sorted({arm.setting[f] for arm in task.settings}) for f in (down, across))
-    plain = "" if task.plain is None else f"; plain attention {_mean_and_spread(task.plain, ' ')}"
+    plain = "" if task.plain is None else f"; plain attention {task.plain.words(3)}"
     figure, (axis,) = panels(1, _title(task, f"mean and standard deviation{plain}"))
-    figure.set_size_inches(max(6.4, 1.9 + 0.85 * len(columns)), 1.7 + 0.6 * len(rows))
-    arms = {
-        (rows.index(arm.setting[down]), columns.index(arm.setting[across])): arm
-        for arm in task.settings
-        if arm.values
-    }
-    means = np.full((len(rows), len(columns)), np.nan)
-    for place, arm in arms.items():
-        means[place] = arm.mean
-    image = axis.imshow(means, cmap="cividis", origin="lower", aspect="auto")
-    for (i, j), arm in arms.items():
-        colour = "black" if image.norm(arm.mean) > 0.55 else "white"
-        words = _mean_and_spread(arm, "\n")
-        axis.text(j, i, words, ha="center", va="center", color=colour, size=8)
+    means = data.pivot_table(index=down, columns=across, values="value")
+    words = {arm.name: arm.words(3).replace(" ±", "\n±") for arm in task.settings}
+    said = data.assign(words=data["arm"].map(words)).drop_duplicates("arm")
+    said = said.pivot(index=down, columns=across, values="words")
+    height, width = means.shape
+    figure.set_size_inches(max(6.4, 1.9 + 0.85 * width), 1.7 + 0.6 * height)
+    bar = {"label": f"{task.title} ({task.direction})"}
+    sns.heatmap(means, annot=said, fmt="", cmap="cividis", cbar_kws=bar, ax=axis)
+    axis.invert_yaxis()
+    axis.tick_params(rotation=0)
     style(axis, across, down)
     axis.grid(False)
-    axis.set_xticks(range(len(columns)), [shown(value) for value in columns])
-    axis.set_yticks(range(len(rows)), [shown(value) for value in rows])
-    figure.colorbar(image, label=f"{task.title} ({task.direction})")
     return figure
 
 
-def slices(task: TaskResult, flags: Sequence[str]) -> Figure:
+def slices(task: TaskResult, data: pd.DataFrame, flags: Sequence[str]) -> Figure:
     """A panel a flag: each setting's mean and standard deviation against its value."""
     said = "mean and standard deviation of each setting; the diamond is the best"
     figure, axes = panels(len(flags), _title(task, said))
     top = best(task)
+    is_top = [top is not None and top.name == name for name in data["arm"].unique()]
     for flag, axis in zip(flags, axes, strict=True):
-        for arm in task.settings:
-            if arm.values and arm is not top:
-                x, band = arm.setting[flag], arm.deviation
-                axis.errorbar(x, arm.mean, band, fmt="o", color=COLOURS[0], alpha=0.55, ms=4.5)
-        if top is not None:
-            x, band = top.setting[flag], top.deviation
-            axis.errorbar(x, top.mean, band, fmt="D", color=COLOURS[1], ms=7, zorder=3)
+        sns.pointplot(
+            data,
+            x=flag,
+            y="value",
+            hue="arm",
+            palette=[ARMS[top] for top in is_top],
+            markers=["D" if top else "o" for top in is_top],
+            **{"errorbar": "sd", "linestyle": "none", "markersize": 5, "linewidth": 1.5},
+            **{"native_scale": True, "legend": False, "ax": axis},
+        )
         plain_attention(axis, task.plain)
         style(axis, flag, f"{task.title} ({task.direction})")
-        _scale(axis, task, flag)
+        _scale(axis, data[flag])
     return figure
 
 
-def dots(task: TaskResult, flags: Sequence[str]) -> Figure:
+def dots(task: TaskResult, data: pd.DataFrame) -> Figure:
     """A row a setting: a dot a seed, the mean as a diamond."""
-    arms = [arm for arm in task.settings if arm.values]
     figure, (axis,) = panels(1, _title(task, "dots are seeds, the diamond is their mean"))
-    figure.set_figheight(1.5 + 0.4 * len(arms))
-    values = [list(arm.values.values()) for arm in arms]
-    dot_rows(axis, [_label(arm, flags) for arm in arms], values)
+    rows = dict(zip(data["arm"], data["label"], strict=True))
+    figure.set_figheight(1.5 + 0.4 * len(rows))
+    dot_rows(axis, data, "value", rows)
     plain_attention(axis, task.plain, upright=True)
     style(axis, f"{task.title} ({task.direction})", "")
     if task.plain is not None:
@@ -138,44 +131,32 @@ def dots(task: TaskResult, flags: Sequence[str]) -> Figure:
     return figure
 
 
-def _groups(task: TaskResult, flag: str, others: Sequence[str]) -> Iterator[list[ArmResult]]:
-    """The settings with values that have the other flags in common, in the flag's order."""
-    for key in dict.fromkeys(_key(arm, others) for arm in task.settings):
-        arms = [arm for arm in task.settings if arm.values and _key(arm, others) == key]
-        if arms:
-            yield sorted(arms, key=lambda arm: arm.setting[flag])
+def plain_attention(axis: Axes, plain: ArmResult | None, *, upright: bool = False) -> None:
+    """A line at plain attention's mean, across the panel or upright, with a band about it."""
+    if plain is None:
+        return
+    line, area = (axis.axvline, axis.axvspan) if upright else (axis.axhline, axis.axhspan)
+    line(plain.mean, color=BASELINE, linestyle="--", linewidth=1.2, label="plain attention")
+    spread = plain.deviation or 0
+    area(plain.mean - spread, plain.mean + spread, color=BASELINE, alpha=0.08, lw=0)
 
 
-def _line(
-    axis: Axes,
-    i: int,
-    values: Mapping[float, Sequence[float]],
-    bands: Sequence[tuple[float, float] | None],
-    label: str = "",
-) -> None:
-    """A dot a seed, the means, and a band about them where every point has one."""
-    x, colour = list(values), COLOURS[i]
-    for at, of_seeds in values.items():
-        axis.plot([at] * len(of_seeds), of_seeds, "o", color=colour, alpha=0.35, ms=4, mew=0)
-    line(axis, i, (x, np.array([fmean(of_seeds) for of_seeds in values.values()]), None), label)
-    ends = [band for band in bands if band is not None]
-    if ends and len(ends) == len(x):
+def _intervals(axis: Axes, arms: Sequence[ArmResult], flag: str, colour: str) -> None:
+    """A band of the intervals of the differences, where every point has one."""
+    pairs = sorted((arm.setting[flag], arm.paired) for arm in arms if arm.paired)
+    ends = [pair.interval.ends for _, pair in pairs if pair.interval]
+    if ends and len(ends) == len(pairs):
         low, high = zip(*ends, strict=True)
-        axis.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+        axis.fill_between([x for x, _ in pairs], low, high, color=colour, alpha=0.2, lw=0)
 
 
-def _scale(axis: Axes, task: TaskResult, flag: str) -> None:
+def _scale(axis: Axes, values: pd.Series) -> None:
     """A scale that fits the flag's values."""
-    values = [arm.setting[flag] for arm in task.settings]
-    if min(values) > 0 and (flag.endswith("learning_rate") or max(values) / min(values) >= WIDE):
+    is_rate = str(values.name).endswith("learning_rate")
+    if values.min() > 0 and (is_rate or values.max() / values.min() >= WIDE):
         axis.set_xscale("log")
-    elif all(isinstance(value, int) for value in values):
+    elif values.dtype.kind == "i":
         whole_ticks(axis)
-
-
-def _mean_and_spread(arm: ArmResult, between: str) -> str:
-    spread = "" if arm.deviation is None else f"{between}± {arm.deviation:.3f}"
-    return f"{arm.mean:.3f}{spread}"
 
 
 def _title(task: TaskResult, what: str) -> str:
@@ -184,17 +165,9 @@ def _title(task: TaskResult, what: str) -> str:
     return f"{task.task}, {variant}, {seeds} seed{'s' if seeds > 1 else ''}: {what}"
 
 
-def _label(arm: ArmResult, flags: Sequence[str]) -> str:
-    """The values of these flags, without those that were not given if any was."""
-    values = {flag: arm.setting.get(flag) for flag in flags}
+def _label(task: TaskResult, name: str, flags: Sequence[str]) -> str:
+    """A setting's values of these flags, without those that were not given if any was."""
+    setting = next(arm.setting for arm in task.settings if arm.name == name)
+    values = {flag: setting.get(flag) for flag in flags}
     given = {flag: value for flag, value in values.items() if value is not None}
     return described(given or values)
-
-
-def _key(arm: ArmResult, flags: Sequence[str]) -> str:
-    return json.dumps([arm.setting.get(flag) for flag in flags])
-
-
-def _is_numeric(task: TaskResult, flag: str) -> bool:
-    values: list[Any] = [arm.setting.get(flag) for arm in task.settings]
-    return all(type(value) in (int, float) for value in values)

@@ -7,7 +7,6 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny_task
 import torch
@@ -18,8 +17,11 @@ from tiny_run import COLA, trainer
 from finetune import compare, glue
 from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
-from finetune.experiments import command_line, examples, figures, record, tables, verdicts
+from finetune.experiments import command_line, examples, record, tables, verdicts
+from finetune.experiments.arms import Arm
 from finetune.experiments.gather import ArmResult, TaskResult
+from finetune.experiments.grid import Cell
+from finetune.experiments.runs import Run
 
 SCRIPT = str(Path(glue.__file__))
 
@@ -128,7 +130,7 @@ def test_the_tables_can_be_written_again_from_the_numbers(compared: Path) -> Non
 
 
 def test_figures_are_drawn(compared: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("seaborn")
     for name in ("differences", "learning_curves-cola"):
         assert (compared / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "</svg>" in (compared / "out" / f"{name}.svg").read_text()
@@ -200,22 +202,32 @@ def test_a_refusal_is_one_line() -> None:
     assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*", stopped.value.code)
 
 
+def cell_of(folder: Path, seed: int) -> Cell:
+    run = Run(f"seed-{seed}", Path("glue.py"), folder / f"seed-{seed}", {}, {})
+    return Cell("cola", Arm("none", {"variant": "none"}), seed, run)
+
+
 def test_loss_curves_of_runs_of_different_lengths_share_their_steps(tmp_path: Path) -> None:
     """Early stopping: a run of 100 steps beside one of 300, the loss being the step."""
-    folders = [tmp_path / "short", tmp_path / "long"]
-    for folder, last in zip(folders, (100, 300), strict=True):
-        folder.mkdir()
+    figures = pytest.importorskip("finetune.experiments.figures")
+    cells = [cell_of(tmp_path, seed) for seed in (0, 1, 2)]  # the last has no log
+    for cell, last in zip(cells, (100, 300), strict=False):
+        cell.run.folder.mkdir()
         lines = [json.dumps({"step": step, "loss": step}) for step in range(1, last + 1)]
-        (folder / LOG).write_text("\n".join(lines), "utf-8")
-    (short_steps, short), (long_steps, long) = figures.loss_curves(folders)
-    assert np.array_equal(short_steps, long_steps)
-    assert np.array_equal(short, long)
-    assert short_steps[-1] <= 100
-    assert figures.loss_curves([tmp_path / "none"]) == []
+        (cell.run.folder / LOG).write_text("\n".join([*lines, '{"step": 3}']), "utf-8")
+    logs = [(cell, figures.read_log(cell.run.folder)) for cell in cells]
+    found = figures.in_stretches(figures.curves(logs, "loss"))
+    short, long = (found[found["seed"] == seed] for seed in (0, 1))
+    assert 2 < len(short) <= 60
+    assert list(short["step"]) == list(long["step"])
+    assert list(short["value"]) == list(long["value"])
+    assert list(short["value"][:2]) == [1.5, 3.5]  # of steps 1 and 2, 3 and 4
+    assert set(found["seed"]) == {0, 1}
 
 
-def test_curves_without_a_log_or_a_value_are_left_out() -> None:
-    pytest.importorskip("matplotlib")
-    assert figures.metric_curves([[{"step": 1, "eval_f1": None}], []], "eval_f1") == []
+def test_curves_without_a_log_or_a_value_are_left_out(tmp_path: Path) -> None:
+    figures = pytest.importorskip("finetune.experiments.figures")
+    cell = cell_of(tmp_path, 0)
+    assert not len(figures.curves([(cell, [{"step": 1, "eval_f1": None}]), (cell, [])], "eval_f1"))
     task = TaskResult("cola", "eval_f1", True, [ArmResult("none", {})])
     assert not figures.learning_curves(task, [], {}).legends

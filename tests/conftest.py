@@ -24,6 +24,8 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",  # else each hub call costs seconds of retries
     "OMP_NUM_THREADS": "1",  # pytest-xdist runs one process a core
     "TOKENIZERS_PARALLELISM": "false",
+    # Of tiny models torch.compile computes shapes in less time than it takes to look them up.
+    "TORCH_FAKE_TENSOR_DISPATCH_CACHE": "0",
     # The kernels of the tests run on the CPU. Triton reads this when torch imports it.
     "TRITON_INTERPRET": "1",
 }

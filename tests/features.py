@@ -8,6 +8,7 @@ cell. Printing the page runs them again:
 
 from __future__ import annotations
 
+import itertools
 import platform
 import sys
 import tempfile
@@ -18,15 +19,18 @@ from pathlib import Path
 
 import torch
 import transformers
+from against_published import check_against_published
+from cases import VARIANT_CASES
 from peft import LoraConfig, get_peft_model
-from tiny import MODELS, ROWS, Tiny, inputs
+from tensors import built
+from tiny import HEADS, MODELS, ROWS, Tiny, deep, inputs
 from torch import Tensor
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3, trainable=("w_0", "w_K"))
-VARIANTS = (LEARNED, ga.PLaTConfig(trainable=("p",)), ga.LaplacianConfig(step=0.4))
+VARIANTS = {name: case.config for name, case in VARIANT_CASES.items()}
 LENGTHS = (11, 12, 17)
 
 
@@ -47,6 +51,19 @@ def patched(
     return ga.patch_model(MODELS[architecture](**settings), config)
 
 
+def every_variant(architecture: str, **settings: object) -> PreTrainedModel:
+    """A model with a layer of each variant in each of its stacks, every scalar learned."""
+    torch.manual_seed(0)
+    model = deep(architecture, len(VARIANTS), **settings)
+    ga.patch_model(model, LEARNED)
+    placed = ga.graph_filters(model)
+    for name, case in zip(placed, itertools.cycle(VARIANT_CASES.values()), strict=False):
+        model.get_submodule(name).graph_filter = built(case, HEADS)
+    found = [each.variant_config.variant for each in ga.graph_filters(model).values()]
+    assert found == list(VARIANTS) * (len(placed) // len(VARIANTS))
+    return model
+
+
 def gradients(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[Tensor]:
     """Of a fixed random sum of the logits, from a fixed seed."""
     model.zero_grad()
@@ -59,28 +76,22 @@ def gradients(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[Tensor]:
 
 
 def forward(architecture: str) -> None:
-    from test_exactness import check_against_published
-
     check_against_published(architecture, "sdpa", "none", with_gradients=False)
 
 
 def backward(architecture: str) -> None:
-    from test_exactness import check_against_published
-
     for backend in ("sdpa", "eager"):
         check_against_published(architecture, backend, "none", with_gradients=True)
 
 
 def padding(architecture: str) -> None:
-    from test_exactness import check_against_published
-
     for side in set(ROWS[architecture].padding) - {"none"}:
         for backend in ("sdpa", "eager"):
             check_against_published(architecture, backend, side, with_gradients=True)
 
 
 def save_and_load(architecture: str) -> None:
-    for config in VARIANTS:
+    for config in VARIANTS.values():
         model = patched(architecture, config)
         batch = inputs(model)
         with tempfile.TemporaryDirectory() as folder:
@@ -89,35 +100,34 @@ def save_and_load(architecture: str) -> None:
 
 
 def cached_generation(architecture: str) -> None:
-    for config in VARIANTS:
-        model = patched(architecture, config, tie_word_embeddings=False)
-        model.generation_config.update(eos_token_id=None, pad_token_id=0)
-        batch = inputs(model, "left")
-        batch = {name: x for name, x in batch.items() if not name.startswith("decoder")}
-        for mode in ({}, {"num_beams": 3}):
-            mode |= {"do_sample": False, "max_new_tokens": 10}
-            cached = model.generate(**batch, **mode)
-            assert torch.equal(cached, model.generate(**batch, **mode, use_cache=False))
+    """Variant by variant, and in other modes, it is tested in test_generation.py."""
+    model = every_variant(architecture, tie_word_embeddings=False)
+    model.generation_config.update(eos_token_id=None, pad_token_id=0)
+    batch = inputs(model, "left")
+    batch = {name: x for name, x in batch.items() if not name.startswith("decoder")}
+    for mode in ({}, {"num_beams": 3}):
+        mode |= {"do_sample": False, "max_new_tokens": 10}
+        cached = model.generate(**batch, **mode)
+        assert torch.equal(cached, model.generate(**batch, **mode, use_cache=False))
 
 
 def compiled(architecture: str) -> None:
-    for config in VARIANTS:
-        torch._dynamo.reset()
-        # float64: the p-LaT kernel of the uncompiled model rounds otherwise than plain operations.
-        model, graphs = patched(architecture, config).double(), 0
+    torch._dynamo.reset()
+    # float64: the p-LaT kernel of the uncompiled model rounds otherwise than plain operations.
+    model, graphs = every_variant(architecture).double(), 0
 
-        def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
-            nonlocal graphs
-            graphs += 1
-            return graph.forward
+    def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
 
-        whole = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
-        for length in LENGTHS:
-            batch = inputs(model, length=length)
-            batch = {n: x.double() if x.is_floating_point() else x for n, x in batch.items()}
-            with torch.no_grad():
-                torch.testing.assert_close(whole(**batch)[0], model(**batch)[0])
-        assert graphs == 1, f"{graphs} graphs"
+    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
+    for length in LENGTHS:
+        batch = inputs(model, length=length)
+        batch = {n: x.double() if x.is_floating_point() else x for n, x in batch.items()}
+        with torch.no_grad():
+            torch.testing.assert_close(whole(**batch)[0], model(**batch)[0])
+    assert graphs == 1, f"{graphs} graphs"
     torch._dynamo.reset()
 
 
@@ -140,17 +150,16 @@ def peft(architecture: str) -> None:
 
 
 def gradient_checkpointing(architecture: str) -> None:
-    for config in VARIANTS:
-        model = patched(architecture, config).train()
-        batch = inputs(model)
-        expected = gradients(model, batch)
-        for reentrant in (True, False):
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-            got = gradients(model, batch)
-            largest = max(float(each.abs().max()) for each in expected)
-            for one, other in zip(got, expected, strict=True):
-                assert (one - other).abs().max() <= 1e-5 * largest
-            model.gradient_checkpointing_disable()
+    model = every_variant(architecture).train()
+    batch = inputs(model)
+    expected = gradients(model, batch)
+    largest = max(float(each.abs().max()) for each in expected)
+    for reentrant in (True, False):
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        got = gradients(model, batch)
+        for one, other in zip(got, expected, strict=True):
+            assert (one - other).abs().max() <= 1e-5 * largest
+        model.gradient_checkpointing_disable()
 
 
 FEATURES = (
@@ -166,19 +175,19 @@ FEATURES = (
         "the same under left and right padding",
         lambda row: len(row.padding) > 1,
     ),
-    Feature("save and load", save_and_load, "bit-equal logits, all three variants"),
+    Feature("save and load", save_and_load, "bit-equal logits, each variant"),
     Feature(
         "cached generation",
         cached_generation,
-        "greedy and beam search, left-padded: token for token what it gives without the cache, all "
-        "three variants",
+        "greedy and beam search, left-padded: token for token what it gives without the cache, a "
+        "layer of each variant",
         lambda row: row.generates,
     ),
     Feature(
         "compile",
         compiled,
         f"`torch.compile(fullgraph=True, dynamic=True)`: one graph for the lengths "
-        f"{', '.join(map(str, LENGTHS))}, all three variants",
+        f"{', '.join(map(str, LENGTHS))}, a layer of each variant",
     ),
     Feature(
         "PEFT",
@@ -188,7 +197,7 @@ FEATURES = (
     Feature(
         "gradient checkpointing",
         gradient_checkpointing,
-        "both kinds: the gradients are those without it, dropout included, all three variants",
+        "both kinds: the gradients are those without it, dropout included, a layer of each variant",
         lambda row: row.checkpoints,
     ),
 )

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import inputs
 from torch import nn
 from transformers import (
     BertConfig,
@@ -213,3 +216,33 @@ FOLDERS: dict[str, BadFolder] = {
         lambda folder: (folder / "model.safetensors").unlink(), ("safetensors",)
     ),
 }
+
+
+@contextmanager
+def refused(*words: str) -> Iterator[None]:
+    with pytest.raises(ga.GraphAttentionError) as caught:
+        yield
+    assert isinstance(caught.value, ValueError)
+    message = str(caught.value)
+    assert [word for word in words if word not in message] == [], message
+
+
+@contextmanager
+def untouched(model: PreTrainedModel) -> Iterator[None]:
+    """Weights, names, hooks, config and logits are the same afterwards, bit for bit."""
+    batch = inputs(model, "right")
+
+    def snapshot() -> tuple[object, ...]:
+        modules = [
+            (name, type(m), len(m._forward_pre_hooks), sorted(m.__dict__), sorted(m._modules))
+            for name, m in model.named_modules()
+        ]
+        config = (model.config.to_dict(), model.config._attn_implementation)
+        return modules, list(model.state_dict()), config
+
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    logits, before = model(**batch).logits, snapshot()
+    yield
+    assert snapshot() == before
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(model(**batch).logits, logits)

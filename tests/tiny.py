@@ -33,6 +33,7 @@ class Tiny:
     reads: "text", "images" or "speech". padding: what the batches of the tests may have.
     generates: whether it writes tokens. checkpoints: whether transformers has gradient
     checkpointing for it.
+    groups: where layers share a module, the setting that says how many modules there are.
     """
 
     prefix: str
@@ -45,6 +46,7 @@ class Tiny:
     padding: tuple[str, ...] = TEXT
     generates: bool = False
     checkpoints: bool = True
+    groups: str | None = None
 
 
 _ENCODER = {
@@ -87,6 +89,7 @@ ROWS = {
         ".attention",
         modules=1,  # one module serves every layer
         checkpoints=False,
+        groups="num_hidden_groups",
     ),
     "BART": Tiny(
         "Bart",
@@ -265,6 +268,14 @@ def build(architecture: str, head: str | None = None, **settings: object) -> Pre
     model = getattr(transformers, row.prefix + (head or row.head))(config)
     spread(model)
     return model.eval()
+
+
+def deep(architecture: str, layers: int, **settings: object) -> PreTrainedModel:
+    """A random tiny model with so many self-attention modules in each of its stacks."""
+    row = ROWS[architecture]
+    depth = {n: layers for n, value in row.settings.items() if "layer" in n and value == LAYERS}
+    groups = {row.groups: layers} if row.groups else {}
+    return build(architecture, **{**depth, **groups, **settings})
 
 
 def spread(model: torch.nn.Module) -> None:

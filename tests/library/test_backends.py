@@ -13,8 +13,8 @@ import pytest
 import torch
 from cases import VARIANT_CASES
 from flash_attn_stand_in import StandIn, install
-from test_refusals import refused, untouched
-from test_variants import built, error, mask_of, states
+from refusals import refused, untouched
+from tensors import built, error, mask_of, states
 from tiny import MODELS, inputs
 from torch import Tensor
 from torch.nn import functional

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from flash_attn_stand_in import StandIn, install
-from test_refusals import refused
-from test_variants import states
+from refusals import refused
+from tensors import states
 from tiny import MODELS, inputs
 from torch import Tensor
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 import hf_graphattn as ga
 
 pytest.importorskip("matplotlib")
-from test_diagnostics_page import Reader, assert_pictures
+from pages import Reader, assert_pictures
 
 from hf_graphattn.diagnostics.command import _names, load, main, token_ids
 from hf_graphattn.diagnostics.plots import FIGURES

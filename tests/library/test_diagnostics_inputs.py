@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_diagnostics import QUICK, assert_same, assert_unchanged, state, whole
+from diagnosing import QUICK, assert_same, assert_unchanged, state, whole
 from tiny import LAYERS, build
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 

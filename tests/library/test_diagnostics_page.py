@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import importlib
-import io
 import json
 import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pages import Reader, assert_pictures
 from tiny import build, inputs
 
 import hf_graphattn as ga
@@ -29,25 +26,6 @@ from hf_graphattn.diagnostics.plots import FIGURES
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = 'a<b>&"c'
-
-
-class Reader(HTMLParser):
-    """Every tag with its attributes, and the text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +57,6 @@ def single() -> Diagnosis:
     model = build("BERT", num_hidden_layers=1, num_attention_heads=1)
     ga.patch_model(model, ga.GFSAConfig())
     return diagnose(model, {"input_ids": torch.tensor([[4, 5]])})
-
-
-def assert_pictures(text: str, count: int) -> None:
-    """Each figure's picture is in the page, and no byte of the page is elsewhere."""
-    image = importlib.import_module("PIL.Image")
-    reader = Reader(text)
-    pictures = reader.all("img")
-    assert len(pictures) == count
-    for picture in pictures:
-        head, _, data = picture["src"].partition(",")
-        assert head == "data:image/png;base64"
-        with image.open(io.BytesIO(base64.b64decode(data, validate=True))) as drawn:
-            assert min(drawn.size) > 300
-            assert len(drawn.convert("L").getcolors()) > 10  # not blank
-        assert len(picture["alt"]) > 20
-    assert not reader.all("script")
-    sources = [value for _, tag in reader.tags for name, value in tag.items() if name in SOURCES]
-    assert all(source.startswith("data:") for source in sources)
-    assert not re.search(r"url\(|@import|https?://", text.replace("data:", ""))
-
-
-SOURCES = {"src", "href", "srcset", "data", "action", "poster"}
 
 
 @pytest.fixture(scope="module")

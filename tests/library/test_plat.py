@@ -6,21 +6,12 @@ import pytest
 import torch
 from cases import attention
 from cases import plat as formula
-from test_variants import error, inputs_of, mask_of, states
+from tensors import close_values, error, every, inputs_of, leaves, mask_of, states
 from torch import Tensor
 
 import hf_graphattn as ga
 from hf_graphattn.backends import make
 from hf_graphattn.kernels import plat
-
-
-def every(value: Tensor) -> plat.Values:
-    """The values of a whole sequence: rows and keys are the same tokens."""
-    return plat.Values(every=value, rows=value)
-
-
-def leaves(*tensors: Tensor) -> list[Tensor]:
-    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
 
 @pytest.mark.parametrize("kind", ["none", "causal", "left", "full", "additive"])
@@ -127,19 +118,6 @@ def test_heads_are_split_evenly_in_order(p: tuple[float, ...], trainable: tuple[
     for backend in ("blockwise", "eager"):
         got = graph_filter(make(backend, inputs), value)
         assert error(got, expected) < 1e-6  # 1.2 is a float32 scalar
-
-
-def close_values(kind: str, length: int) -> Tensor:
-    """(2, 4, N, 16): values whose distances cancel when made from dot products."""
-    value = torch.randn(2, 4, length, 16)
-    if kind == "nearly equal":
-        return 1.0 + 1e-3 * value
-    if kind == "offset":
-        return value + 300.0
-    if kind == "repeated tokens":
-        return 3.0 * value[:, :, torch.arange(length) % 5]
-    assert kind == "wide"
-    return 3.0 * value
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-6])

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from refusals import ARGUMENTS, FILTER, FOLDERS
+from refusals import ARGUMENTS, FILTER, FOLDERS, refused, untouched
 from tiny import MODELS, inputs
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification
 
 import hf_graphattn as ga
-
-
-@contextmanager
-def refused(*words: str) -> Iterator[None]:
-    with pytest.raises(ga.GraphAttentionError) as caught:
-        yield
-    assert isinstance(caught.value, ValueError)
-    message = str(caught.value)
-    assert [word for word in words if word not in message] == [], message
-
-
-@contextmanager
-def untouched(model: PreTrainedModel) -> Iterator[None]:
-    """Weights, names, hooks, config and logits are the same afterwards, bit for bit."""
-    batch = inputs(model, "right")
-
-    def snapshot() -> tuple[object, ...]:
-        modules = [
-            (name, type(m), len(m._forward_pre_hooks), sorted(m.__dict__), sorted(m._modules))
-            for name, m in model.named_modules()
-        ]
-        config = (model.config.to_dict(), model.config._attn_implementation)
-        return modules, list(model.state_dict()), config
-
-    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    logits, before = model(**batch).logits, snapshot()
-    yield
-    assert snapshot() == before
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
-    assert torch.equal(model(**batch).logits, logits)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -9,25 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from saved import CONFIGS, patched
 from tiny import MODELS, ROWS, inputs
 from transformers import AutoModel, AutoModelForCTC, AutoModelForSequenceClassification
 
 import hf_graphattn as ga
-
-CONFIGS = {
-    "gfsa": ga.GFSAConfig(order=4, w_0=-0.01, trainable=("w_0", "w_K")),
-    "plat": ga.PLaTConfig(trainable=("p",)),
-    "laplacian": ga.LaplacianConfig(step=0.3),
-    "polynomial": ga.PolynomialConfig(coefficients=(0.1, 0.8, 0.2)),
-}
-
-
-def patched(architecture: str, variant: str = "gfsa", **build: object):
-    model = ga.patch_model(MODELS[architecture](**build), CONFIGS[variant])
-    with torch.no_grad():
-        for _, parameter in ga.filter_parameters(model):
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
 
 
 def test_every_variant_is_saved() -> None:

@@ -4,64 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import VARIANT_CASES, VariantCase, attention
+from cases import VARIANT_CASES, attention
+from tensors import built, error, inputs_of, mask_of, states
 from tiny import MODELS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hf_graphattn as ga
-from hf_graphattn.backends import AttentionInputs, choose, make
+from hf_graphattn.backends import choose, make
 
 MASKS = ("none", "causal", "left", "right", "full", "additive", "additive_full")
 PAIRS = [(name, backend) for name, case in VARIANT_CASES.items() for backend in case.backends]
-
-
-def mask_of(kind: str, heads: int, length: int) -> Tensor | None:
-    """For a batch of two. "full": the second sequence may attend nowhere; "additive" hides by
-    -inf; "additive_full" does both."""
-    if kind in ("none", "causal"):
-        return None
-    if kind.startswith("additive"):
-        bias = torch.randn(2, heads, length, length)
-        hidden = torch.rand(2, 1, length, length) < 0.3
-        hidden.diagonal(dim1=-2, dim2=-1).fill_(False)
-        hidden[1] |= kind == "additive_full"
-        return bias.masked_fill(hidden, float("-inf"))
-    keep = torch.ones(2, 1, length, length, dtype=torch.bool)
-    hidden = max(1, length // 3) if length > 1 else 0
-    if kind == "left":
-        keep[0, ..., :hidden] = False
-        keep = keep.tril()  # so that the first rows may attend nowhere
-    elif kind == "right":
-        keep[0, ..., length - hidden :] = False
-    else:
-        keep[1] = False
-    return keep
-
-
-def states(heads: int, length: int, width: int = 8, batch: int = 2) -> tuple[Tensor, ...]:
-    """q, k, v; the queries wide enough for attention that is far from uniform."""
-    query, key, value = (torch.randn(batch, heads, length, width) for _ in range(3))
-    return 2.0 * query, key, value
-
-
-def built(case: VariantCase, heads: int) -> ga.GraphFilter:
-    graph_filter = case.config.build(heads)
-    with torch.no_grad():
-        for name, values in case.start(heads).items():
-            getattr(graph_filter, name).copy_(values)
-    return graph_filter
-
-
-def inputs_of(
-    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
-) -> AttentionInputs:
-    return AttentionInputs(query, key, mask, causal, query.shape[-1] ** -0.5, dropout)
-
-
-def error(got: Tensor, expected: Tensor) -> float:
-    """Largest difference, over the largest value expected."""
-    return ((got.double() - expected).abs().max() / expected.abs().max()).item()
 
 
 @pytest.mark.parametrize(("heads", "length"), [(1, 7), (4, 1), (4, 63), (6, 7)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import hf_graphattn as ga
@@ -46,7 +46,7 @@ def test_the_command_compares_models(patched: Path, text_file: Path, tmp_path: P
     out, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
     arguments = ["--model", DEMO / "bert", "--model", patched, "--text", text_file]
     arguments += ["--output", out, "--json", numbers, "--max_sequences", 3]
-    run = [sys.executable, "-m", "hf_graphattn.diagnose", *map(str, arguments)]
+    run = [warm.python("transformers"), "-m", "hf_graphattn.diagnose", *map(str, arguments)]
     done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr

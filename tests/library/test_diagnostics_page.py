@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warm
 from pages import Reader, assert_pictures
 from tiny import build, inputs
 
@@ -184,7 +185,7 @@ def test_importing_the_diagnostics_imports_no_extra_and_keeps_the_function() -> 
     script += "import hf_graphattn\n"
     script += "assert hf_graphattn.diagnose is hf_graphattn.diagnostics.diagnose is name\n"
     script += "assert not {'matplotlib', 'pandas'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
+    subprocess.run([warm.python("torch"), "-c", script], check=True)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")

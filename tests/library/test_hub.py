@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 from hub_server import HubServer
 from safetensors.torch import load_file, save_file
 from tiny import MODELS, inputs
@@ -36,21 +36,21 @@ class Person:
         self.hub, self.folder = hub, folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def runs(self, code: str, *, may_fail: bool = False) -> str:
+    def runs(self, code: str, *, may_fail: bool = False, **variables: str) -> str:
         """The code's output, errors included."""
-        process = self.starts(code)
+        process = self.starts(code, **variables)
         output, _ = process.communicate(timeout=300)
         assert may_fail == (process.returncode != 0), output
         return output
 
-    def starts(self, code: str) -> subprocess.Popen[str]:
+    def starts(self, code: str, **variables: str) -> subprocess.Popen[str]:
         start = (
             "import sys, torch\nfrom pathlib import Path\n"
             f"folder = Path({str(self.folder.parent)!r})\n"
         )
         return subprocess.Popen(
-            [sys.executable, "-c", start + code],
-            env=self.hub.environment(self.folder),
+            [warm.python("transformers"), "-c", start + code],
+            env=self.hub.environment(self.folder) | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -116,8 +116,8 @@ def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
         'assert data.eval_results[0].metric_value == 0.5 and data.model_name == "tiny"\n'
     )
     offline = reader.runs(
-        'import os; os.environ["HF_HUB_OFFLINE"] = "1"\nimport hf_graphattn as ga\n'
-        'model = ga.from_pretrained("user/tiny")\n' + CHECK
+        'import hf_graphattn as ga\nmodel = ga.from_pretrained("user/tiny")\n' + CHECK,
+        HF_HUB_OFFLINE="1",
     )
     assert "Traceback" not in offline
 

@@ -1,4 +1,4 @@
-"""What `import hf_graphattn` imports, and what works without it; in fresh processes."""
+"""What `import hf_graphattn` imports, and what works without it; in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from tiny import MODELS, inputs
 
 import hf_graphattn as ga
@@ -18,9 +19,9 @@ import hf_graphattn as ga
 FORBIDDEN = {"triton", "flash_attn", "datasets", "accelerate", "peft", "tasks", "finetune"}
 
 
-def run(script: str, *arguments: object) -> list[str]:
+def run(script: str, *arguments: object, python: str = sys.executable) -> list[str]:
     """The words that a script prints in a process of its own."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [python, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -51,7 +52,7 @@ assert load_filters is ga.load_filters and backends is ga.backends
 
 
 def test_no_name_imports_an_extra() -> None:
-    """In a fresh process; what transformers itself imports is not ours to forbid."""
+    """What transformers itself imports is not ours to forbid."""
     script = """
 import sys
 from transformers import AutoConfig, AutoModel, AttentionMaskInterface, PreTrainedModel
@@ -60,7 +61,7 @@ before = set(sys.modules)
 from hf_graphattn import *
 print(*{name.split(".")[0] for name in set(sys.modules) - before})
 """
-    imported = set(run(script))
+    imported = set(run(script, python=warm.python("transformers")))
     assert "hf_graphattn" in imported
     assert imported.isdisjoint(FORBIDDEN)
 
@@ -101,7 +102,8 @@ TRANSFORMERS = "from transformers import AutoModelForSequenceClassification"
 )
 def test_plain_transformers_refuses_a_patched_folder(imports: str, patched_folder: Path) -> None:
     """Before a function of ours is used, which `test_refusals` is about, in its own words."""
-    assert run(PLAIN.format(imports=imports), patched_folder) == ["refused"]
+    python = warm.python("torch")  # which has not imported transformers
+    assert run(PLAIN.format(imports=imports), patched_folder, python=python) == ["refused"]
 
 
 UNPICKLE = {
@@ -126,7 +128,7 @@ import pickle, sys, torch
 found = {UNPICKLE[way]}
 assert torch.equal(found["model"](**found["batch"])[0], found["expected"])
 """
-    assert run(script, path) == []
+    assert run(script, path, python=warm.python("transformers")) == []
 
 
 SPAWN = """
@@ -150,6 +152,6 @@ def test_a_spawned_process_runs_a_patched_model(tmp_path: Path) -> None:
     )
     script = tmp_path / "spawn.py"
     script.write_text(SPAWN)
-    command = [sys.executable, str(script), str(tmp_path / "whole")]
+    command = [warm.python("transformers"), str(script), str(tmp_path / "whole")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, ["spawned"]), done.stderr

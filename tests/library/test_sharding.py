@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import shard_worker
 import torch
+import warm
 
 
 def test_the_scalars_survive_sharding_and_bfloat16(tmp_path: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(warm.python("transformers"), "-m", "torch.distributed.run", "--standalone"),
             *("--nproc_per_node", "2", shard_worker.__file__, str(tmp_path / "found.pt")),
         ],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+import warm
 from PIL import Image
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def run(script: str, *arguments: object) -> str:
-    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+    command = [warm.python("transformers"), str(BENCHMARKS / script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -49,7 +49,7 @@ def test_peak_memory_is_what_a_call_needs() -> None:
     script += "case = lambda: (lambda: torch.ones(4096, 4096).sum())\n"
     script += "print(measure.peak_memory(case))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=BENCHMARKS
+        [warm.python("torch"), "-c", script], capture_output=True, text=True, cwd=BENCHMARKS
     )
     assert done.returncode == 0, done.stderr
     assert abs(int(done.stdout) - 2**26) < 2**20

@@ -34,7 +34,7 @@ def carry_out(asked: Experiment, argv: Sequence[str], study: Study | None = None
     if not given.report_only:
         announce(asked, cells)
     if given.dry_run:
-        print(*(shlex.join(cell.run.command_in_full(launcher)) for cell in cells), sep="\n")
+        print(*(shlex.join(cell.run.command(launcher, in_full=True)) for cell in cells), sep="\n")
         if study:
             print(f"# and more, chosen by their results, until {given.trials} settings are tried")
         return 0

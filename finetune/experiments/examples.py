@@ -8,7 +8,6 @@ whether these two trained models differ on rows like these; it says nothing of o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from finetune.engine.predictions import EVALUATED
 from finetune.engine.results import RESULTS
 from finetune.errors import refusal
+from finetune.experiments.gather import NONE
+from finetune.experiments.runs import read_json
 from finetune.experiments.statistics import LEVEL
-from finetune.experiments.table import Table
+from finetune.experiments.tables import Table
 from tasks import Metric
 from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, ROWS, SPEARMANR
 
@@ -86,8 +88,7 @@ def measured(run: Path, suffix: str) -> list[Metric]:
 
     Those of other people's modules are left out: thousands of calls of them may take hours.
     """
-    path = run / RESULTS
-    results = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    results = read_json(run / RESULTS) if (run / RESULTS).is_file() else {}
     return [
         metric
         for name, metric in ROWS.items()
@@ -119,18 +120,15 @@ def read(path: Path) -> Examples:
             "Runs of tasks with labels write it; for a saved model, run its script again with "
             "--do_eval_only --model_name_or_path FOLDER.",
         )
-    lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()[1:]]
-    is_label = all(word.lstrip("-").isdecimal() for _, *words in lines for word in words)
-    kind = np.int64 if is_label else np.float64
-    columns = np.array([words for _, *words in lines], dtype=kind)
-    if not lines or not np.isfinite(columns).all():
+    columns = pd.read_csv(path, sep="\t", usecols=["prediction", "label"])
+    if not len(columns) or not np.isfinite(columns.to_numpy(dtype=float)).all():
         raise refusal(
             f"what is in {path}",
-            "a prediction that is not finite" if lines else "no rows",
+            "a prediction that is not finite" if len(columns) else "no rows",
             "an evaluation's rows, of finite numbers",
             "Evaluate again; a run that diverged has nothing to compare.",
         )
-    return Examples(columns[:, 0], columns[:, 1])
+    return Examples(columns["prediction"].to_numpy(), columns["label"].to_numpy())
 
 
 def mcnemar(a: Examples, b: Examples) -> Test:
@@ -191,23 +189,18 @@ def as_json(first: Path, second: Path, tests: list[Test]) -> dict[str, Any]:
 
 def shown(first: Path, second: Path, tests: list[Test]) -> str:
     """The tests as a table."""
-    headings = (
-        *("metric", "first", "second", "difference", "95 % interval", "p", "test"),
-        "right in one alone",
-    )
+    headings = ("metric", "first", "second", "difference", "95 % interval", "p", "test")
     rows = [
         (
             test.metric.replace("_", " "),
-            *(f"{value:.4f}" for value in (test.first, test.second)),
-            f"{test.difference:+.4f}",
+            *(f"{test.first:.4f}", f"{test.second:.4f}", f"{test.difference:+.4f}"),
             f"{test.low:+.4f} to {test.high:+.4f}",
             f"{test.p:.3g}",
             test.test,
-            "-" if test.only_first is None else f"{test.only_first} : {test.only_second}",
+            NONE if test.only_first is None else f"{test.only_first} : {test.only_second}",
         )
         for test in tests
     ]
-    lines = [f"first: {first}", f"second: {second}", ""]
-    lines += [*Table(headings, [rows]).text(), ""]
-    lines.append("These two models on rows like these: other seeds may differ more than this.")
-    return "\n".join(lines) + "\n"
+    table = Table((*headings, "right in one alone"), [rows]).text()
+    end = "These two models on rows like these: other seeds may differ more than this."
+    return "\n".join([f"first: {first}", f"second: {second}", "", *table, "", end, ""])

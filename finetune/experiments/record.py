@@ -14,7 +14,7 @@ from finetune.experiments.runs import CLOSED
 from finetune.experiments.statistics import Interval
 
 Record = dict[str, Any]
-ORIGIN = ("versions", "git", "machine")
+ORIGIN = {"versions": "versions", "git": "commit", "machine": "machine"}  # keys, and their names
 
 
 def as_json(found: Sequence[TaskResult]) -> Record:
@@ -23,45 +23,36 @@ def as_json(found: Sequence[TaskResult]) -> Record:
     seeds = sorted({seed for arm in task.arms for seed in (*arm.values, *arm.missing)})
     if not task.settings:
         return {"tasks": [_task_json(task) for task in found], "seeds": seeds}
-    return {
-        "task": task.task,
-        "variant": task.settings[0].flags.get("variant"),
-        "metric": task.metric,
-        "greater_is_better": task.greater_is_better,
-        "seeds": seeds,
-        "plain": None if task.plain is None else _setting_json(task.plain),
-        "settings": [_setting_json(arm) for arm in task.settings],
-    }
+    plain, *settings = [
+        arm and {"setting": arm.name, **_arm_json(arm, arm.setting)}
+        for arm in (task.plain, *task.settings)
+    ]
+    variant = task.settings[0].flags.get("variant")
+    swept = {"variant": variant, "seeds": seeds, "plain": plain, "settings": settings}
+    return {**_head(task), **swept}
 
 
 def results_of(record: Mapping[str, Any]) -> list[TaskResult]:
     """The results that `as_json` made a record of."""
     if "tasks" in record:
-        return [
-            _task(task, [_arm(arm, arm["flags"]) for arm in task["arms"]])
-            for task in record["tasks"]
-        ]
+        return [_task(x, [_arm(arm, arm["flags"]) for arm in x["arms"]]) for x in record["tasks"]]
+    arms = [_arm(x, {"variant": record["variant"]}, x["flags"]) for x in record["settings"]]
     plain = [] if record["plain"] is None else [_arm(record["plain"], {})]
-    variant = {"variant": record["variant"]}
-    return [_task(record, [*plain, *(_arm(x, variant, x["flags"]) for x in record["settings"])])]
+    return [_task(record, [*plain, *arms])]
 
 
 def origin(cells: Sequence[Cell], done: Mapping[str, Results]) -> Record:
     """How many runs there are, their hours, and the versions, commit and machine of the first."""
     ended = [cell.run for cell in cells if cell.run.name in done]
-    seconds = [(run.record() or {}).get(CLOSED) or 0.0 for run in ended]
-    first = done[ended[0].name]
-    return {
-        "runs": len(ended),
-        "hours": sum(seconds) / 3600,
-        **{name: first.get(name) for name in ORIGIN},
-    }
+    seconds = sum((run.record() or {}).get(CLOSED) or 0.0 for run in ended)
+    first = {name: done[ended[0].name].get(name) for name in ORIGIN}
+    return {"runs": len(ended), "hours": seconds / 3600, **first}
 
 
 def mixtures(runs: Collection[Results]) -> list[str]:
     """What differs between the runs and should not, in words: versions, commit, machine."""
     notes = []
-    for name, title in zip(ORIGIN, ("versions", "commit", "machine"), strict=True):
+    for name, title in ORIGIN.items():
         kinds = {json.dumps(run.get(name), sort_keys=True): run.get(name) for run in runs}
         if len(kinds) > 1:
             said = "; ".join(origin_in_words(name, kinds[key]) for key in sorted(kinds))
@@ -78,29 +69,24 @@ def origin_in_words(name: str, value: Any) -> str:
     return ", ".join(f"{key} {item}" for key, item in value.items() if item is not None)
 
 
+def _head(task: TaskResult) -> Record:
+    names = ("task", "metric", "greater_is_better")
+    return {name: getattr(task, name) for name in names}
+
+
 def _task_json(task: TaskResult) -> Record:
-    return {
-        "task": task.task,
-        "metric": task.metric,
-        "greater_is_better": task.greater_is_better,
-        "baseline": task.arms[0].name,
-        "arms": [_arm_json(arm) for arm in task.arms],
-    }
+    arms = [_arm_json(arm, arm.flags) for arm in task.arms]
+    return {**_head(task), "baseline": task.arms[0].name, "arms": arms}
 
 
-def _setting_json(arm: ArmResult) -> Record:
-    """Of a sweep: ``flags`` are the swept ones."""
-    return {"setting": arm.name, **_arm_json(arm), "flags": dict(arm.setting)}
-
-
-def _arm_json(arm: ArmResult) -> Record:
+def _arm_json(arm: ArmResult, flags: Mapping[str, Any]) -> Record:
     values = list(arm.values.values())
     return {
         "arm": arm.name,
-        "flags": dict(arm.flags),
+        "flags": dict(flags),
         "values": arm.values,
         "mean": arm.mean if values else None,
-        "standard_deviation": arm.deviation if values else None,
+        "standard_deviation": arm.deviation,
         "least": min(values, default=None),
         "greatest": max(values, default=None),
         "missing": arm.missing,
@@ -116,21 +102,13 @@ def _task(found: Mapping[str, Any], arms: list[ArmResult]) -> TaskResult:
 def _arm(
     found: Mapping[str, Any], flags: Mapping[str, Any], setting: Mapping[str, Any] | None = None
 ) -> ArmResult:
-    return ArmResult(
-        found["arm"],
-        _by_seed(found["values"]),
-        flags,
-        setting or {},
-        _by_seed(found["missing"]),
-        {name: found[name] for name in TYPICAL},
-        None if found["paired"] is None else _paired(found["paired"]),
-    )
-
-
-def _paired(found: Mapping[str, Any]) -> Paired:
-    interval = None if found["interval"] is None else Interval(**found["interval"])
-    p = {name: found[name] for name in ("p", "corrected_p", "better")}
-    return Paired(_by_seed(found["differences"]), interval, **p)
+    values, missing = _by_seed(found["values"]), _by_seed(found["missing"])
+    typical, paired = {name: found[name] for name in TYPICAL}, found["paired"]
+    if paired is not None:
+        interval = None if paired["interval"] is None else Interval(**paired["interval"])
+        numbers = (paired[name] for name in ("p", "corrected_p", "better"))
+        paired = Paired(_by_seed(paired["differences"]), interval, *numbers)
+    return ArmResult(found["arm"], values, flags, setting or {}, missing, typical, paired)
 
 
 def _by_seed(found: Mapping[str, Any]) -> dict[int, Any]:

@@ -8,6 +8,7 @@ command that would confirm it.
 from __future__ import annotations
 
 import importlib.util
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,83 +46,68 @@ def write(
         command: what was called, for the record.
         best_first: whether settings are listed from the best to the worst.
     """
-    done, folder, metric = finished(cells), asked.folder, asked.measure.name
-    found = gather(cells, done, metric, missing)
+    done, folder = finished(cells), asked.folder
+    found = gather(cells, done, asked.measure.name, missing)
     if not found:
         return "No run has ended: there is nothing to report yet.\n"
     if best_first:
         found = [ranked(task) for task in found]
     name = SWEEP if found[0].settings else COMPARISON
-    notes = [*missing_notes(found), *record.mixtures(done.values())]
     numbers = {
         **record.as_json(found),
         "verdicts": verdicts(found),
         "method": tables.legend(found),
-        "notes": notes,
+        "notes": [*missing_notes(found), *record.mixtures(done.values())],
         "command": list(command),
         **record.origin(cells, done),
     }
     if name == SWEEP:
-        numbers["best"] = best_json(found[0], cells, metric, asked.given.launcher)
+        numbers["best"] = best_json(found[0], asked, cells)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", numbers)
-    text = _write_tables(found, numbers, folder, name)
+    text = _write_tables(found, numbers, folder / name)
     return f"{text}\n{_draw(found, cells, done, folder, name)}\n"
 
 
-def best_json(
-    task: TaskResult, cells: Sequence[Cell], metric: str | None, launcher: str
-) -> dict[str, Any] | None:
+def best_json(task: TaskResult, asked: Experiment, cells: Sequence[Cell]) -> dict[str, Any] | None:
     """The best setting, what its number is worth, and the command that confirms it."""
     arm = best(task)
     if arm is None:
         return None
-    return {
-        "setting": arm.name,
-        "settings_tried": len(task.settings),
-        "optimism": optimism(task.settings),
-        "confirm": confirmation(arm.name, cells, metric, launcher),
-    }
+    said = {"setting": arm.name, "settings_tried": len(task.settings)}
+    confirm = confirmation(arm.name, cells, asked.measure.name, asked.given.launcher)
+    return {**said, "optimism": optimism(task.settings), "confirm": confirm}
 
 
 def missing_notes(found: Sequence[TaskResult]) -> list[str]:
     """A note on each arm that lacks runs: pairs without them are not compared."""
-    notes = []
+    seeds = defaultdict(list)
     for task in found:
         for arm in task.arms:
-            for why in dict.fromkeys(arm.missing.values()):
-                seeds = [str(seed) for seed, reason in arm.missing.items() if reason == why]
-                notes.append(f"{task.task}, {arm.name}: without seed {', '.join(seeds)} ({why}).")
-    return notes
+            for seed, why in arm.missing.items():
+                seeds[task.task, arm.name, why].append(str(seed))
+    return [
+        f"{task}, {arm}: without seed {', '.join(lost)} ({why})."
+        for (task, arm, why), lost in seeds.items()
+    ]
 
 
-def _write_tables(
-    found: Sequence[TaskResult], numbers: Mapping[str, Any], folder: Path, name: str
-) -> str:
+def _write_tables(found: Sequence[TaskResult], numbers: Mapping[str, Any], path: Path) -> str:
     """Write the table with what is said of it, as text, Markdown and LaTeX; returns the text."""
     table, said = tables.table(found), numbers["verdicts"]
-    below = [*numbers["method"], *numbers["notes"]]
-    confirm = []
+    below, confirm = [*numbers["method"], *numbers["notes"]], []
     if numbers.get("best"):
         command = f"    {numbers['best']['confirm']}"
         confirm = [f"Fresh seeds show whether it differs from {NO_VARIANT}:", command]
-    forms = {
-        "txt": [*table.text(), "", *said, *confirm, "", *below],
-        "md": [*table.markdown(), "", *_bullets(said), *_apart(confirm), "", *_bullets(below)],
-        "tex": [*(f"% {line}" for line in (*said, *confirm, *below)), *table.latex()],
-    }
-    for ending, lines in forms.items():
-        (folder / f"{name}.{ending}").write_text("\n".join(lines) + "\n", "utf-8")
-    return "\n".join(forms["txt"]) + "\n"
-
-
-def _bullets(lines: Sequence[str]) -> list[str]:
-    return [f"- {line}" for line in lines]
-
-
-def _apart(lines: Sequence[str]) -> list[str]:
-    """Each after an empty line."""
-    return [part for line in lines for part in ("", line)]
+    bullets, more = ([f"- {line}" for line in lines] for lines in (said, below))
+    apart = [part for line in confirm for part in ("", line)]
+    text = "\n".join([*table.text(), "", *said, *confirm, "", *below, ""])
+    markdown = "\n".join([*table.markdown(), "", *bullets, *apart, "", *more, ""])
+    notes = [f"% {line}" for line in (*said, *confirm, *below)]
+    path.with_suffix(".txt").write_text(text, "utf-8")
+    path.with_suffix(".md").write_text(markdown, "utf-8")
+    path.with_suffix(".tex").write_text("\n".join([*notes, *table.latex(), ""]), "utf-8")
+    return text
 
 
 def _draw(

@@ -45,13 +45,15 @@ class Run:
     flags: Mapping[str, Any]
     settings: Mapping[str, Any]
 
-    def command(self, launcher: Sequence[str] = ()) -> list[str]:
-        """The words that start it from its file, or continue it from its last checkpoint."""
-        return self._words(launcher, {"recipe": str(self.folder / SETTINGS)})
+    def command(self, launcher: Sequence[str] = (), *, in_full: bool = False) -> list[str]:
+        """The words that start it from its file, or continue it from its last checkpoint.
 
-    def command_in_full(self, launcher: Sequence[str] = ()) -> list[str]:
-        """The same with every flag, for which no file need be there."""
-        return self._words(launcher, self._all_flags())
+        ``in_full`` names every flag, so that no file need be there.
+        """
+        flags = self._all_flags() if in_full else {"recipe": str(self.folder / SETTINGS)}
+        resumed = {"resume_from_checkpoint": LAST} if self.can_resume() else {}
+        words = recipes.words({**flags, **resumed})
+        return [*(launcher or (sys.executable,)), str(self.script), *words]
 
     def write_settings(self) -> None:
         """Write the file that `command` names: a recipe with all of its flags."""
@@ -87,12 +89,10 @@ class Run:
         Settings that only one of the two knows are left out: they came with another version. Of
         metrics a finished run may have measured more than is asked.
         """
-        if self.is_done():
-            found = self.results().get("settings", {})
-        elif self.can_resume():
-            found = (self.record() or {}).get("settings", {})
-        else:
+        if not self.is_done() and not self.can_resume():
             return []
+        wrote = self.results() if self.is_done() else self.record()
+        found = (wrote or {}).get("settings", {})
         now = {name: value for name, value in self.settings.items() if name in found}
         measured, asked = (set(which.get(METRIC) or ()) for which in (found, self.settings))
         if asked - measured:
@@ -127,11 +127,6 @@ class Run:
 
     def _all_flags(self) -> dict[str, Any]:
         return {**self.flags, "output_dir": str(self.folder)}
-
-    def _words(self, launcher: Sequence[str], flags: Mapping[str, Any]) -> list[str]:
-        if self.can_resume():
-            flags = {**flags, "resume_from_checkpoint": LAST}
-        return [*(launcher or (sys.executable,)), str(self.script), *recipes.words(flags)]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -45,6 +45,14 @@ class Range:
     log: bool = False
     step: float | None = None
 
+    def is_drawable(self) -> bool:
+        """Whether numbers can be drawn from it."""
+        if not -math.inf < self.low < self.high < math.inf or not isinstance(self.log, bool):
+            return False
+        if self.log:
+            return self.low > 0 and self.step is None
+        return self.step is None or self.step > 0
+
 
 Choices = list[Any] | Range
 
@@ -71,11 +79,11 @@ class Space:
 
         Raises ``ValueError`` for a range.
         """
-        found = []
-        for part in self.parts:
-            values = [_listed(flag, choices) for flag, choices in part.items()]
-            found += [dict(zip(part, chosen, strict=True)) for chosen in itertools.product(*values)]
-        return [self.arm(setting) for setting in found]
+        return [
+            self.arm(dict(zip(part, chosen, strict=True)))
+            for part in self.parts
+            for chosen in itertools.product(*(_listed(f, part[f]) for f in part))
+        ]
 
     def ends(self) -> list[Arm]:
         """The first and last value of each flag together: what can be checked of ranges."""
@@ -191,37 +199,26 @@ def _value(value: Any, kind: type) -> Any:
     """As the flag's type has it: YAML takes 1e-3 for text."""
     if isinstance(value, list):
         return [_value(item, kind) for item in value]
+    if kind is float and type(value) is int:
+        return float(value)
     if kind in (int, float) and isinstance(value, str):
-        try:
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            return value
-    return float(value) if kind is float and type(value) is int else value
+    return value
 
 
 def _range(flag: str, given: Mapping[str, Any], kind: type) -> Range:
-    with suppress(TypeError):  # a range has no such names, or lacks one
-        found = Range(**{name: _value(value, float) for name, value in given.items()})
-        if _is_drawable(found, kind):
-            step = None if found.step is None else kind(found.step)
-            return Range(kind(found.low), kind(found.high), found.log, step)
+    ends = {name: value for name, value in given.items() if name != "log" and value is not None}
+    with suppress(TypeError, ValueError, OverflowError):  # other names, or no such numbers
+        numbers = {name: kind(float(str(value))) for name, value in ends.items()}
+        found = Range(**numbers, log=given.get("log", False))
+        is_exact = all(float(str(ends[name])) == numbers[name] for name in ends)
+        if kind in (int, float) and is_exact and found.is_drawable():
+            return found
     whole = ", whole ones for this flag" if kind is int else ""
     raise refusal(
         f"space, {flag}",
         dict(given),
         f"low below high, of a flag that takes numbers{whole}; also log: true (above 0), or step",
         "Write {low: 1, high: 2} with your numbers.",
-    )
-
-
-def _is_drawable(drawn: Range, kind: type) -> bool:
-    numbers = [drawn.low, drawn.high] + ([] if drawn.step is None else [drawn.step])
-    return (
-        kind in (int, float)
-        and all(type(number) is float and math.isfinite(number) for number in numbers)
-        and (kind is float or all(number.is_integer() for number in numbers))
-        and drawn.low < drawn.high
-        and isinstance(drawn.log, bool)
-        and not (drawn.log and (drawn.low <= 0 or drawn.step is not None))
-        and (drawn.step is None or drawn.step > 0)
     )

@@ -29,6 +29,10 @@ class Interval:
     def ends(self) -> tuple[float, float]:
         return self.low, self.high
 
+    def words(self, places: int) -> str:
+        """Both ends with their signs, with so many digits after the point."""
+        return f"{self.low:+.{places}f} to {self.high:+.{places}f}"
+
     @property
     def half_width(self) -> float:
         return (self.high - self.low) / 2
@@ -143,17 +147,12 @@ def least_shown(differences: Sequence[float], level: float = LEVEL) -> float | N
 
 def limits(pairs: int, comparisons: int) -> str | None:
     """What so many pairs cannot show, whatever comes out; None if they can show a difference."""
-    least, needed = smallest_p(pairs), pairs_needed(comparisons)
-    if least > LEVEL:
-        return (
-            f"{pairs} seeds cannot show a difference: the smallest p of an exact paired test is "
-            f"2/2^{pairs} = {least:.3g}. It takes {needed} seeds"
-            + (f" for {comparisons} comparisons." if comparisons > 1 else ".")
-        )
-    if least * comparisons > LEVEL:
-        return (
-            f"{pairs} seeds cannot show a difference among {comparisons} comparisons: the smallest "
-            f"p, 2/2^{pairs} = {least:.3g}, is {min(1.0, least * comparisons):.3g} after Holm's "
-            f"correction. It takes {needed} seeds, or fewer arms or tasks."
-        )
-    return None
+    least, among = smallest_p(pairs), f" among {comparisons} comparisons" if comparisons > 1 else ""
+    if min(1.0, least * comparisons) <= LEVEL:
+        return None
+    takes = f"It takes {pairs_needed(comparisons)} seeds"
+    said = f"the smallest p of an exact paired test is 2/2^{pairs} = {least:.3g}"
+    if among and least <= LEVEL:
+        said += f", {min(1.0, least * comparisons):.3g} after Holm's correction"
+        takes += ", or fewer arms or tasks"
+    return f"{pairs} seeds cannot show a difference{among}: {said}. {takes}."

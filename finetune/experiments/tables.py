@@ -1,15 +1,18 @@
-"""The table of a comparison, the table of a sweep, and what their columns mean."""
+"""The table of a comparison, the table of a sweep, and what their columns mean.
+
+A `Table` is text for a terminal, Markdown or LaTeX.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from finetune.experiments.arms import FILTER_RATE
-from finetune.experiments.gather import ArmResult, Paired, TaskResult
+from finetune.experiments.gather import NONE, TYPICAL, ArmResult, Paired, TaskResult
 from finetune.experiments.space import shown
 from finetune.experiments.statistics import EXACT_UP_TO
-from finetune.experiments.table import Row, Table
 from finetune.experiments.verdicts import comparisons, decimals
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT, owners
@@ -18,7 +21,58 @@ HEADINGS = (
     *("task", "arm", "seeds", "metric", "mean ± sd", "difference", "95 % interval", "p"),
     *("p, Holm", "scalars", "s/step", "peak memory"),
 )
-NONE = "-"
+LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
+LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+LATEX |= {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows of cells.
+
+    Attributes:
+        headings: a word or two for each column.
+        groups: rows that belong together; LaTeX draws a rule above each group.
+        columns: LaTeX's letter for each column, l or r; empty is l for all.
+    """
+
+    headings: Row
+    groups: Sequence[Sequence[Row]]
+    columns: str = ""
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all groups."""
+        return [row for group in self.groups for row in group]
+
+    def text(self) -> list[str]:
+        """The lines for a terminal, columns aligned."""
+        table = [self.headings, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
+        return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+    def markdown(self) -> list[str]:
+        """The lines of a pipe table."""
+        table = [self.headings, ["---"] * len(self.headings), *self.rows]
+        return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in table]
+
+    def latex(self) -> list[str]:
+        """The lines of a ``tabular`` for the package booktabs."""
+        columns = self.columns or "l" * len(self.headings)
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(self.headings)]
+        for rows in self.groups:
+            lines += [r"\midrule", *map(_latex_row, rows)]
+        return [*lines, r"\bottomrule", r"\end{tabular}"]
+
+
+def _latex_row(cells: Row) -> str:
+    return " & ".join("".join(LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
 
 
 def table(found: Sequence[TaskResult]) -> Table:
@@ -122,35 +176,25 @@ def sweep_legend(task: TaskResult) -> list[str]:
 def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
     places, paired = decimals(task), arm.paired
     metric = f"{task.title} {'↑' if task.greater_is_better else '↓'}"
-    p = [NONE, NONE] if paired is None else [f"{paired.p:.3g}", f"{paired.corrected_p:.3g}"]
-    scalars, seconds, memory = (
-        arm.typical.get(name)
-        for name in ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
-    )
+    p = (None, None) if paired is None else (paired.p, paired.corrected_p)
+    scalars, seconds, memory = (arm.typical.get(name) for name in TYPICAL)
     return [
-        *(task.task, arm.name, str(len(arm.values)), metric, _mean_and_spread(arm, places)),
+        *(task.task, arm.name, str(len(arm.values)), metric, arm.words(places)),
         *difference(paired, places),
-        *p,
-        NONE if scalars is None else f"{scalars:.0f}",
-        NONE if seconds is None else f"{seconds:.3g}",
+        *(_number(value, ".3g") for value in p),
+        *(_number(scalars, ".0f"), _number(seconds, ".3g")),
         NONE if memory is None else f"{memory / 2**20:.0f} MiB",
     ]
 
 
-def _mean_and_spread(arm: ArmResult, places: int) -> str:
-    if not arm.values:
-        return NONE
-    deviation = "" if arm.deviation is None else f" ± {arm.deviation:.{places}f}"
-    return f"{arm.mean:.{places}f}{deviation}"
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else f"{value:{form}}"
 
 
 def _numbers(arm: ArmResult, places: int) -> list[str]:
     values = list(arm.values.values())
-    if not values:
-        return ["0", *[NONE] * 4]
-    deviation = NONE if arm.deviation is None else f"{arm.deviation:.{places}f}"
-    ends = [f"{end:.{places}f}" for end in (min(values), max(values))]
-    return [str(len(values)), f"{arm.mean:.{places}f}", deviation, *ends]
+    found = (arm.mean, arm.deviation, min(values), max(values)) if values else [None] * 4
+    return [str(len(values)), *(_number(value, f".{places}f") for value in found)]
 
 
 def difference(paired: Paired | None, places: int) -> list[str]:
@@ -158,5 +202,4 @@ def difference(paired: Paired | None, places: int) -> list[str]:
     if paired is None:
         return [NONE, NONE]
     interval = paired.interval
-    bounds = f"{interval.low:+.{places}f} to {interval.high:+.{places}f}" if interval else NONE
-    return [f"{paired.mean:+.{places}f}", bounds]
+    return [f"{paired.mean:+.{places}f}", interval.words(places) if interval else NONE]

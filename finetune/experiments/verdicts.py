@@ -96,10 +96,8 @@ def decimals(task: TaskResult) -> int:
 
 
 def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
-    places, interval = decimals(task), ""
-    if paired.interval is not None:
-        low, high = paired.interval.low, paired.interval.high
-        interval = f" (95 % interval {low:+.{places}f} to {high:+.{places}f})"
+    places, found = decimals(task), paired.interval
+    interval = f" (95 % interval {found.words(places)})" if found else ""
     return (
         f"{task.title} {paired.mean:+.{places}f}{interval}, better in {paired.better} of "
         f"{len(paired.differences)} seeds, p = {paired.p:.2g}{_without(arm, paired)}"

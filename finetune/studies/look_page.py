@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
+from finetune.experiments.gather import NONE, ArmResult, TaskResult, against_baseline
 from finetune.experiments.statistics import LEVEL
-from finetune.experiments.table import Table
-from finetune.experiments.tables import NONE, difference
+from finetune.experiments.tables import Table, difference
 
 # Of each statistic its name, and whether tokens with more of it are less alike.
 STATISTICS = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.engine.results import write_json
 from finetune.experiments import record, report, tables
-from finetune.experiments.table import Table
+from finetune.experiments.tables import Table
 from finetune.studies import look_page
 
 if TYPE_CHECKING:

@@ -233,7 +233,7 @@ def test_the_child_gets_one_file_that_its_script_reads_as_asked(tmp_path: Path) 
         run.write_settings()
         _, script, *words = run.command()
         assert (script, words[0], len(words)) == (str(GLUE.path), "--recipe", 2)
-        for asked in (words, run.command_in_full()[2:]):
+        for asked in (words, run.command(in_full=True)[2:]):
             found = GLUE.schema.parse(asked)
             assert json.loads(json.dumps(found.deciding())) == run.settings
             assert found.train.output_dir == str(run.folder)

@@ -11,7 +11,7 @@ import pytest
 from finetune.experiments import gather, tables, verdicts
 from finetune.experiments.gather import ArmResult, Paired, TaskResult
 from finetune.experiments.statistics import bootstrap_interval, holm, permutation_p
-from finetune.experiments.table import Table
+from finetune.experiments.tables import Table
 
 
 def task_of(*arms: list[float], greater: bool = True, metric: str = "accuracy") -> TaskResult:

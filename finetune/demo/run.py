@@ -1,150 +1,216 @@
 """The main job on a small scale, with no network: `make demo`.
 
-Fine-tunes the shipped checkpoints through `accelerate launch` and prints one table: the GLUE demo
-plainly and with each graph filter, then language modelling and code defects on little data, with
-GFSA. All runs of a task have the same seed and recipe; only the filter's flags differ.
+Fine-tunes the shipped checkpoints and prints one table: a BERT on sentences, plainly and with every
+registered graph filter; then a GPT-2 on text and a T5 on code briefly, plainly and with GFSA. All
+runs of a script have the recipe beside this file; only the filter's flags differ.
+
+The first run is started with `accelerate launch`, as you would start yours. The others call the
+same script's `main` in worker processes, one for each core, with one thread each. So torch is
+imported and the text is read once a worker, not once a run, and no threads wait for one another.
 """
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
+import hf_graphattn as ga
+import tasks
+from finetune.settings import recipes
+from finetune.settings.variants import NO_VARIANT
+
 ROOT = Path(__file__).resolve().parents[2]
-RUNS = Path("runs") / "demo"
+FAMILIES = ("glue", "lm", "code_classification")
+BRIEFLY = (NO_VARIANT, "gfsa")  # what is shown of the families after the first
+MOST_WORKERS = 4  # each takes a gigabyte of memory
+
+# What the flags of finetune/arms/fine-tuning.yaml are called; other variants go by their names.
+TITLES = {
+    NO_VARIANT: "plain attention",
+    "gfsa": "GFSA, w_K learned from 0",
+    "laplacian": "A - I, step learned from 0",
+    "plat": "p-LaT, p learned from 2",
+    "polynomial": "polynomial, learned from A",
+}
+PAPERS_P = "p-LaT, the paper's fixed p"
+
+FIRST = """\
+{runs} runs, {workers} at a time. The first is this command; the others call a script's main() with
+the words that such a command would have:
+
+  {command}
+
+What a run says is in log.txt in its folder below runs/demo. Finished, after so many seconds:
+"""
+NEXT = """
+One seed shows little: differences of a few hundredths are chance. Next, a task of yours,
+and the same comparison with several seeds and a verdict (README.md has more):
+
+  accelerate launch finetune/glue.py --task_name cola --variant gfsa \\
+      --model_name_or_path bert-base-uncased --output_dir runs/cola
+  python finetune/compare.py --script finetune/glue.py --task_name cola --seeds 8 \\
+      --model_name_or_path bert-base-uncased --arms finetune/arms/fine-tuning.yaml \\
+      --output_dir runs/compare-cola"""
 
 
 @dataclass(frozen=True)
-class Line:
-    """One task of the table: script, checkpoint, what is shown, the recipe of all runs."""
+class Run:
+    """A row of the table.
 
-    script: str
-    checkpoint: str
-    metric: str
-    recipe: tuple[str, ...]
-    variants: tuple[str, ...]
+    Attributes:
+        family: the name of the script, of its recipe, and of its tasks' family.
+        title: what the table calls its attention.
+        flags: of its filter.
+    """
+
+    family: str
+    title: str
+    flags: dict[str, Any]
 
     @property
-    def family(self) -> str:
-        """The script's name, which is its tasks' family."""
-        return Path(self.script).stem
+    def folder(self) -> Path:
+        """Where its results, its model and its log go, below the repository's root."""
+        words = re.findall(r"\w+", self.title.lower())
+        return Path("runs", "demo", "-".join([self.family, *words]))
+
+    @property
+    def log(self) -> Path:
+        """What the run says; the folder is made."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / "log.txt"
+
+    @property
+    def words(self) -> list[str]:
+        """What follows the script's name on the command line."""
+        recipe = f"finetune/demo/{self.family}.yaml"
+        return recipes.words({"recipe": recipe, **self.flags, "output_dir": str(self.folder)})
+
+    @property
+    def command(self) -> list[str]:
+        """What starts it through the launcher, on one thread."""
+        launch = "accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no"
+        one_thread = "--dynamo_backend no --num_cpu_threads_per_process 1"
+        return [*launch.split(), *one_thread.split(), f"finetune/{self.family}.py", *self.words]
 
 
-TASK = "demo"
+def planned() -> list[Run]:
+    """The rows: every variant with the first script, and a few with the others."""
+    attentions = list(shown_attentions())
+    return [
+        Run(family, title, flags)
+        for family in FAMILIES
+        for title, flags in attentions
+        if family == FAMILIES[0] or flags["variant"] in BRIEFLY
+    ]
 
-# GFSA with the order and w_0 of its published BERT runs. A - I takes each layer's values away from
-# its output, which no pretrained checkpoint expects: its step starts near 0 and is learned.
-VARIANTS = {
-    "none": (),
-    "gfsa": ("--order", "4", "--w_0", "-0.01", "--filter_learning_rate", "1e-2"),
-    "plat": ("--p", "1.5", "2.5"),
-    "laplacian": ("--step", "0.1", "--trainable", "step", "--filter_learning_rate", "1e-2"),
-    "polynomial": ("--coefficients", "0", "1", "0", "--filter_learning_rate", "1e-2"),
-}
 
-LINES = (
-    Line(
-        script="finetune/glue.py",
-        checkpoint="finetune/demo/bert",
-        metric="matthews_correlation",
-        recipe=(
-            *("--num_train_epochs", "2", "--max_length", "64", "--seed", "0"),
-            *("--max_train_samples", "2400"),
-            *("--per_device_train_batch_size", "16", "--per_device_eval_batch_size", "100"),
-            *("--learning_rate", "5e-4", "--warmup_ratio", "0.1", "--weight_decay", "0.01"),
-        ),
-        variants=tuple(VARIANTS),
-    ),
-    Line(
-        script="finetune/lm.py",
-        checkpoint="finetune/demo/gpt2",
-        metric="perplexity",
-        recipe=(
-            *("--max_train_steps", "20", "--max_eval_samples", "100", "--seed", "0"),
-            *("--block_size", "128", "--max_train_samples", "2000"),
-            *("--per_device_train_batch_size", "8", "--per_device_eval_batch_size", "8"),
-            *("--learning_rate", "1e-3", "--warmup_ratio", "0.1"),
-        ),
-        variants=("gfsa",),
-    ),
-    Line(
-        script="finetune/code_classification.py",
-        checkpoint="finetune/demo/t5",
-        metric="accuracy",
-        recipe=(
-            *("--max_train_steps", "20", "--max_eval_samples", "100", "--seed", "0"),
-            *("--max_length", "128", "--max_train_samples", "400"),
-            *("--per_device_train_batch_size", "16", "--per_device_eval_batch_size", "50"),
-            *("--learning_rate", "1e-3", "--warmup_ratio", "0.1"),
-        ),
-        variants=("gfsa",),
-    ),
-)
+def shown_attentions() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Titles and flags: plain attention and each registered variant as README advises."""
+    advised, papers = (
+        recipes.load("arms", str(ROOT / "finetune" / "arms" / name), "name: {flag: value}")
+        for name in ("fine-tuning.yaml", "papers.yaml")
+    )
+    for variant in (NO_VARIANT, *ga.variant_configs()):
+        yield TITLES.get(variant, variant), {"variant": variant, **advised.get(variant, {})}
+        if variant == "plat":
+            yield PAPERS_P, {"variant": variant, **papers[variant]}
+
+
+def launch(run: Run) -> None:
+    """Start a run as a person would, through the launcher."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", *run.command[2:]]
+    with run.log.open("w") as log:
+        subprocess.run(command, stdout=log, stderr=log, check=True)
+
+
+def call(run: Run) -> None:
+    """Run the script's `main` in this process, a worker; what it says goes to the run's log."""
+    with run.log.open("w") as log:
+        for stream in (1, 2):  # standard output and standard error
+            os.dup2(log.fileno(), stream)
+    importlib.import_module(f"finetune.{run.family}").main(run.words)
+
+
+def execute(runs: list[Run], pool: Executor, console: Console) -> None:
+    """Run all of them, and say how far they are; one that fails ends the others too."""
+    begin = time.monotonic()
+    jobs = {pool.submit(launch if run is runs[0] else call, run): run for run in runs}
+    try:
+        with Progress(console=console, transient=True) as progress:
+            for job in progress.track(as_completed(jobs), len(runs), description="runs"):
+                if error := job.exception():
+                    error.add_note(f"{jobs[job].title}, {jobs[job].family}: see {jobs[job].log}.")
+                    raise error
+                seconds, run = time.monotonic() - begin, jobs[job]
+                progress.console.print(f"{seconds:4.0f} s  {run.family}: {run.title}")
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+
+
+def results(run: Run) -> dict[str, Any]:
+    """What the run left in `all_results.json`."""
+    found: dict[str, Any] = json.loads((run.folder / "all_results.json").read_text("utf-8"))
+    return found
+
+
+def table(rows: list[tuple[Run, dict[str, Any]]]) -> Table:
+    """A section for each script, which names its main metric, and in it a row for each run."""
+    shown = Table("attention", title="Fine-tuning the shipped checkpoints, one seed each")
+    shown.caption = "The small T5 stays at chance, 0.5, in so few steps."
+    for heading in ("value", "scalars\nadded", "seconds\na step"):
+        shown.add_column(heading, justify="right")
+    for family, section in itertools.groupby(rows, lambda row: row[0].family):
+        metric = tasks.get("demo", family).main_metric
+        for index, (run, found) in enumerate(section):
+            if index == 0:
+                better = "↑" if found["greater_is_better"][f"eval_{metric}"] else "↓"
+                shown.add_section()
+                shown.add_row(f"[bold]{family}.py: {metric.replace('_', ' ')} {better}")
+            shown.add_row(
+                f"  {run.title}",
+                f"{found[f'eval_{metric}']:.3f}",
+                str(found["filter_scalars"]),
+                f"{found['seconds_per_step']:.3f}",
+            )
+    return shown
 
 
 def main() -> None:
-    """Run every line with every variant, then print the table."""
-    console = Console()
-    rows = []
-    for line in LINES:
-        for variant in line.variants:
-            console.rule(f"{line.family}: {variant}")
-            rows.append((line, variant, run(line, variant)))
-    console.print(table(rows))
-
-
-def run(line: Line, variant: str) -> dict[str, Any]:
-    """Fine-tune through the launcher; returns what the script wrote to all_results.json."""
-    output_dir = RUNS / f"{line.family}-{variant}"
-    script = (
-        *(line.script, "--model_name_or_path", line.checkpoint, "--task_name", TASK),
-        *("--variant", variant, *VARIANTS[variant], *line.recipe),
-        *("--output_dir", str(output_dir)),
-    )
-    subprocess.run(
-        [*launcher(), *script],
-        cwd=ROOT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        check=True,
-    )
-    return json.loads((ROOT / output_dir / "all_results.json").read_text("utf-8"))
-
-
-def launcher() -> tuple[str, ...]:
-    """`accelerate launch`: one process, on all cores where the launcher alone would use one."""
-    return (
-        *(sys.executable, "-m", "accelerate.commands.launch"),
-        *("--num_processes", "1", "--num_machines", "1"),
-        *("--mixed_precision", "no", "--dynamo_backend", "no"),
-        *("--num_cpu_threads_per_process", str(os.cpu_count() or 1)),
-    )
-
-
-def table(rows: list[tuple[Line, str, dict[str, Any]]]) -> Table:
-    """One row a run: task, variant, metric, scalars added, seconds a step."""
-    shown = Table(title="Fine-tuning from the shipped checkpoint, plain and with graph filters")
-    for heading in ("task", "variant", "metric"):
-        shown.add_column(heading)
-    for heading in ("value", "scalars\nadded", "seconds\na step"):
-        shown.add_column(heading, justify="right")
-    for line, variant, results in rows:
-        shown.add_row(
-            line.family.replace("_", " "),  # so that a narrow terminal breaks it between words
-            variant,
-            line.metric.replace("_", " "),
-            f"{results[f'eval_{line.metric}']:.3f}",
-            str(results["filter_scalars"]),
-            f"{results['seconds_per_step']:.3f}",
-        )
-    return shown
+    """Run every row, then print the table and what to do next."""
+    os.chdir(ROOT)
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}  # the workers inherit them
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    console, runs = Console(highlight=False), planned()
+    workers, command = min(cores(), MOST_WORKERS, len(runs)), shlex.join(runs[0].command)
+    first = FIRST.format(runs=len(runs), workers=workers, command=command)
+    console.print(first, soft_wrap=True)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        execute(runs, pool, console)
+    console.print(table([(run, results(run)) for run in runs]))
+    console.print(NEXT, soft_wrap=True)
 
 
 if __name__ == "__main__":

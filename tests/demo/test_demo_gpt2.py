@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,23 +10,20 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from finetune.lm_data import Text
-from finetune.lm_evaluation import measure
-from finetune.lm_windows import Windows, pad
+from finetune.data.text import Text
+from finetune.data.windows import Windows, pad
+from finetune.objectives.language import measure_text
 from tasks import demo_lm
+from tools.demo import measure_gpt2, pretrain_gpt2
+from tools.demo.pretraining import Arguments
 
-DEMO = Path(__file__).parents[2] / "finetune" / "demo"
-CHECKPOINT = DEMO / "gpt2"
-sys.path.insert(0, str(DEMO))  # as when its scripts are run
-
-import measure_gpt2  # noqa: E402
-import pretrain_gpt2  # noqa: E402
+CHECKPOINT = Path(__file__).parents[2] / "finetune" / "demo" / "gpt2"
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
@@ -40,7 +36,7 @@ def test_folder_is_small_and_loads_in_float32() -> None:
     assert model.config.resid_pdrop == model.config.attn_pdrop == 0.1
 
 
-def test_tokenizer_knows_every_text(tokenizer) -> None:
+def test_tokenizer_knows_every_text(tokenizer: PreTrainedTokenizerBase) -> None:
     text = "no it was n't <unk> black\tN = Robert @-@ über = \n\n日本 `x[0]`\n"
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.decode(ids) == text
@@ -48,15 +44,15 @@ def test_tokenizer_knows_every_text(tokenizer) -> None:
     assert tokenizer.model_max_length == pretrain_gpt2.MAX_TOKENS
 
 
-def test_measured_numbers_are_those_of_this_checkpoint(tokenizer) -> None:
-    stated = json.loads((CHECKPOINT / "measured.json").read_text())["measured"]["validation"]
+def test_measured_numbers_are_those_of_this_checkpoint(tokenizer: PreTrainedTokenizerBase) -> None:
+    stated = json.loads((CHECKPOINT / "measured.json").read_text("utf-8"))["measured"]["validation"]
     assert stated["block"]["perplexity"] < stated["frequencies"]["perplexity"] / 4
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
     lines = "".join(f"{text}\n" for text in demo_lm.build()["validation"]["text"])
     ids = torch.tensor(tokenizer(lines)["input_ids"])[: 256 * 20]
     loader = DataLoader(Windows(ids, 256, None), 5, collate_fn=pad)
-    found = measure(model, loader, Text(ids, None), Accelerator(cpu=True), "test")
-    assert found["perplexity"] == pytest.approx(stated["block"]["perplexity"], rel=0.5)
+    found = measure_text(model, loader, Text(ids, None), Accelerator(cpu=True), "test")
+    assert found.metrics["perplexity"] == pytest.approx(stated["block"]["perplexity"], rel=0.5)
 
 
 def test_frequencies_alone() -> None:
@@ -67,7 +63,7 @@ def test_frequencies_alone() -> None:
 
 
 def test_batches_are_cut_anew_each_epoch() -> None:
-    arguments = pretrain_gpt2.Arguments(tokens_per_batch=2 * pretrain_gpt2.MAX_TOKENS)
+    arguments = Arguments(tokens_per_batch=2 * pretrain_gpt2.MAX_TOKENS)
     documents = [[i] * 40 for i in range(40)]
     stream = pretrain_gpt2.batches(documents, arguments)
     epochs = [[next(stream) for _ in range(2)] for _ in range(2)]

@@ -2,64 +2,128 @@
 
 from __future__ import annotations
 
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from rich.console import Console
 
 import hf_graphattn as ga
 import tasks
-from finetune import arguments
-from finetune.code_models import CodeModelArguments
 from finetune.demo import run
-from finetune.lm_arguments import LanguageDataArguments, LanguageModelArguments
+from finetune.demo.run import Run
 
-GROUPS = {
-    "glue": {},
-    "lm": {"data_group": LanguageDataArguments, "model_group": LanguageModelArguments},
-    "code_classification": {"model_group": CodeModelArguments},
-}
+RUNS = run.planned()
 
 
-def test_every_variant_and_every_script_is_shown() -> None:
-    assert set(run.VARIANTS) == set(run.LINES[0].variants) == {"none", *ga.variant_configs()}
-    assert {line.family for line in run.LINES} == {family for family, _ in tasks.registered()}
+@pytest.fixture
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.ROOT)
 
 
-@pytest.mark.parametrize("line", run.LINES, ids=lambda line: line.family)
-def test_flags_are_those_of_the_script(line: run.Line) -> None:
-    for variant in line.variants:
-        base = ["--model_name_or_path", line.checkpoint, "--task_name", run.TASK]
-        flags = ["--variant", variant, *run.VARIANTS[variant], *line.recipe, "--output_dir", "o"]
-        settings = arguments.parse([*base, *flags], **GROUPS[line.family])
-        assert settings.filter.variant == variant
+def settings(row: Run) -> Any:
+    return importlib.import_module(f"finetune.{row.family}").SCHEMA.parse(row.words)
 
 
-def test_lines_name_what_exists() -> None:
-    for line in run.LINES:
-        assert (run.ROOT / line.script).is_file()
-        assert (run.ROOT / line.checkpoint / "config.json").is_file()
-        assert tasks.get(run.TASK, line.family).name == run.TASK
+def test_every_variant_is_shown_as_the_readme_advises() -> None:
+    shown = [row.flags["variant"] for row in RUNS if row.family == "glue"]
+    assert set(shown) == {"none", *ga.variant_configs()}
+    assert set(run.TITLES) <= set(shown)
+    assert shown[0] == "none"  # the row that is launched, and that the others are compared with
+    assert len({row.folder for row in RUNS}) == len(RUNS)
 
 
-def test_the_launcher_uses_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 7)
-    command = run.launcher()
-    assert command[command.index("--num_cpu_threads_per_process") + 1] == "7"
+def test_p_lat_is_shown_learned_and_with_the_papers_p(in_the_root: None) -> None:
+    configs = {row.title: settings(row).variant for row in RUNS if row.flags["variant"] == "plat"}
+    learned, fixed = configs["p-LaT, p learned from 2"], configs["p-LaT, the paper's fixed p"]
+    assert (learned.p, learned.trainable) == ((2.0,), ("p",))
+    assert (fixed.p, fixed.trainable) == ((1.5, 2.5), ())
+
+
+def test_every_script_with_a_task_demo_is_shown() -> None:
+    with_demo = {family for family, name in tasks.registered() if name == "demo"}
+    assert set(run.FAMILIES) == {row.family for row in RUNS} == with_demo
+
+
+@pytest.mark.parametrize("row", RUNS, ids=lambda row: row.folder.name)
+def test_flags_are_those_of_the_script(row: Run, in_the_root: None) -> None:
+    found = settings(row)
+    assert found.filter.variant == row.flags["variant"]
+    assert found.data.task_name == "demo"
+    assert Path(found.model.model_name_or_path, "config.json").is_file()
+    assert Path(found.train.output_dir) == row.folder
+
+
+def test_the_first_run_is_started_as_a_person_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(run.subprocess, "run", lambda command, **_: started.append(command))
+    monkeypatch.chdir(tmp_path)
+    run.launch(RUNS[0])
+    assert started[0][3:] == RUNS[0].command[2:]
+    assert RUNS[0].command[:2] == ["accelerate", "launch"]
+    assert "finetune/glue.py" in RUNS[0].command
+
+
+def test_as_many_workers_as_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
+    assert run.cores() == 2
+    monkeypatch.delattr(run.os, "sched_getaffinity")
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 7)
+    assert run.cores() == 7
+
+
+def test_a_worker_calls_the_script_and_fills_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called, redirected = [], []
+    script = SimpleNamespace(main=called.append)
+    monkeypatch.setattr(run.importlib, "import_module", {"finetune.lm": script}.get)
+    monkeypatch.setattr(run.os, "dup2", lambda _, stream: redirected.append(stream))
+    monkeypatch.chdir(tmp_path)
+    row = next(row for row in RUNS if row.family == "lm")
+    run.call(row)
+    assert called == [row.words]
+    assert redirected == [1, 2]
+    assert row.log.is_file()
+
+
+def test_each_run_is_said_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(run, "launch", lambda row: called.append(f"launched {row.title}"))
+    monkeypatch.setattr(run, "call", lambda row: called.append(f"called {row.title}"))
+    console = Console(width=80, record=True)
+    with ThreadPoolExecutor(1) as pool:
+        run.execute(RUNS[:3], pool, console)
+    first, *others = (row.title for row in RUNS[:3])
+    assert called == [f"launched {first}", *(f"called {title}" for title in others)]
+    shown = console.export_text()
+    assert all(f"glue: {row.title}" in shown for row in RUNS[:3])
+
+
+def test_a_run_that_fails_ends_the_demo_and_names_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(row: Run) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(run, "launch", fail)
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="no") as raised:
+        run.execute(RUNS[:1], pool, Console())
+    assert raised.value.__notes__ == [f"{RUNS[0].title}, glue: see {RUNS[0].log}."]
 
 
 def test_table() -> None:
-    line = run.LINES[0]
-    results = {f"eval_{line.metric}": 0.1234, "filter_scalars": 16, "seconds_per_step": 0.0456}
+    row = next(row for row in RUNS if row.flags["variant"] == "gfsa")
+    key = "eval_matthews_correlation"
+    found = {key: 0.1234, "filter_scalars": 16, "seconds_per_step": 0.0456}
     console = Console(width=80, record=True)
-    console.print(run.table([(line, "gfsa", results)]))
+    console.print(run.table([(row, found | {"greater_is_better": {key: True}})]))
     shown = console.export_text()
-    for value in (
-        "variant",
-        "seconds",
-        "scalars",
-        *line.metric.split("_"),
-        "gfsa",
-        "0.123",
-        "16",
-        "0.046",
-    ):
+    for value in ("attention", "matthews correlation ↑", row.title, "0.123", "16", "0.046"):
         assert value in shown

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import random
-import sys
 from pathlib import Path
-from types import ModuleType
 
-import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_graphattn as ga
-from finetune.label_words import LabelWords
+from finetune.objectives.generated import LabelWords
+from tools.demo import pretrain_t5
 
-DEMO = Path(__file__).parents[2] / "finetune" / "demo"
-
-
-@pytest.fixture
-def pretrain_t5(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(sys, "path", [str(DEMO), *sys.path])
-    return importlib.import_module("pretrain_t5")
+CHECKPOINT = Path(__file__).parents[2] / "finetune" / "demo" / "t5"
 
 
 def test_the_checkpoint_is_small_and_loads_in_float32() -> None:
-    assert sum(path.stat().st_size for path in (DEMO / "t5").iterdir()) <= 4_000_000
-    model = AutoModelForSeq2SeqLM.from_pretrained(DEMO / "t5")
+    assert sum(path.stat().st_size for path in CHECKPOINT.iterdir()) <= 4_000_000
+    model = AutoModelForSeq2SeqLM.from_pretrained(CHECKPOINT)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert len(ga.graph_filters(ga.patch_model(model, ga.GFSAConfig()))) == 6
 
 
 def test_the_tokenizer_ends_texts_and_gives_any_code_back() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "t5")
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
     text = "def f(a, *, b=None):\n    return a[1:] if b is not None else 'é\t'"
     ids = tokenizer(text)["input_ids"]
     assert ids[-1] == tokenizer.eos_token_id
@@ -40,8 +31,8 @@ def test_the_tokenizer_ends_texts_and_gives_any_code_back() -> None:
     assert LabelWords.of(("false", "true"), tokenizer).tokens.shape[0] == 2
 
 
-def test_corrupted_and_hidden_parts_make_the_whole(pretrain_t5: ModuleType) -> None:
-    arguments, generator = pretrain_t5.Arguments(), random.Random(0)
+def test_corrupted_and_hidden_parts_make_the_whole() -> None:
+    arguments, generator = pretrain_t5.SHIPPED, random.Random(0)
     sentinels = list(range(1000, 1032))
     hidden_tokens = 0
     for length in (3, 20, 128) * 40:

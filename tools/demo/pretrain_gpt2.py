@@ -1,64 +1,34 @@
 """Makes `finetune/demo/gpt2`: a small GPT-2, pretrained to predict the next token.
 
-    python finetune/demo/pretrain_gpt2.py
+    python tools/demo/pretrain_gpt2.py
 
 A byte-level vocabulary and the weights, both from the train side of `tasks.corpus` (documentation
 of the running Python's standard library); see `pretraining.py` for how.
 """
 
+from __future__ import annotations
+
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
-import pretraining
 import torch
-from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
-    GPT2TokenizerFast,
-    HfArgumentParser,
+    GPT2Tokenizer,
     PreTrainedTokenizerBase,
     set_seed,
 )
 
 from tasks import demo_lm
+from tools.demo import pretraining
+from tools.demo.pretraining import Arguments
 
 END_OF_TEXT = "<|endoftext|>"
 MAX_TOKENS = 256
-FINE_TUNING_DROPOUT = 0.1  # GPT-2's own
-
-
-@dataclass
-class Arguments(pretraining.Arguments):
-    """What can be changed from the command line; the defaults made the shipped checkpoint."""
-
-    output_dir: str = field(
-        default="finetune/demo/gpt2", metadata={"help": "Folder the checkpoint is written to."}
-    )
-    minutes: float = field(
-        default=24.0, metadata={"help": "Training time; the schedule follows the clock."}
-    )
-    tokens_per_batch: int = field(default=1024, metadata={"help": "Tokens a step."})
-
-
-def train_tokenizer(texts: Sequence[str], vocab_size: int) -> GPT2TokenizerFast:
-    """A byte-level tokenizer of GPT-2's kind, trained on `texts`: it knows every text."""
-    trained = ByteLevelBPETokenizer()
-    trained.train_from_iterator(
-        texts, vocab_size, show_progress=False, special_tokens=[END_OF_TEXT]
-    )
-    return GPT2TokenizerFast(
-        tokenizer_object=trained._tokenizer,
-        bos_token=END_OF_TEXT,
-        eos_token=END_OF_TEXT,
-        unk_token=END_OF_TEXT,
-        pad_token=END_OF_TEXT,
-        model_max_length=MAX_TOKENS,
-    )
+SHIPPED = Arguments(output_dir="finetune/demo/gpt2")
 
 
 def small_gpt2(tokenizer: PreTrainedTokenizerBase, arguments: Arguments) -> GPT2LMHeadModel:
@@ -79,6 +49,24 @@ def small_gpt2(tokenizer: PreTrainedTokenizerBase, arguments: Arguments) -> GPT2
     return GPT2LMHeadModel(config)
 
 
+@torch.no_grad()
+def warm_start(model: GPT2LMHeadModel, documents: Sequence[list[int]], seed: int) -> None:
+    """Start tokens from the company they keep and positions from sinusoids."""
+    deviation = model.config.initializer_range
+    tokens, positions = model.transformer.wte.weight, model.transformer.wpe.weight
+    vectors = pretraining.word_vectors(documents, len(tokens), tokens.shape[1], seed)
+    tokens.copy_(vectors * deviation)
+    # Half of BERT's start: no norm comes between these and the first layer's residual stream.
+    positions.copy_(sinusoids(len(positions), positions.shape[1]) * deviation / math.sqrt(2))
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """The positions of arXiv 1706.03762, sec. 3.5: (length, width), deviation about 0.7."""
+    places = torch.arange(length).unsqueeze(1)
+    angles = places / 10_000 ** (torch.arange(0, width, 2) / width)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
 def batches(documents: Sequence[list[int]], arguments: Arguments) -> Iterator[Tensor]:
     """Endless batches of token ids, (sequences, MAX_TOKENS); every epoch is shuffled and cut anew.
 
@@ -96,35 +84,25 @@ def batches(documents: Sequence[list[int]], arguments: Arguments) -> Iterator[Te
         yield from (batch for batch in blocks.split(count) if len(batch) == count)
 
 
-@torch.no_grad()
-def warm_start(model: GPT2LMHeadModel, documents: Sequence[list[int]], seed: int) -> None:
-    """Starts tokens from the company they keep and positions from sinusoids."""
-    deviation = model.config.initializer_range
-    tokens, positions = model.transformer.wte.weight, model.transformer.wpe.weight
-    tokens.copy_(pretraining.word_vectors(documents, *tokens.shape, seed) * deviation)
-    # Half of BERT's start: no norm comes between these and the first layer's residual stream.
-    positions.copy_(pretraining.sinusoids(*positions.shape) * deviation / math.sqrt(2))
-
-
 def losses(model: GPT2LMHeadModel, stream: Iterator[Tensor]) -> Iterator[Tensor]:
     """The mean loss a token of one batch after another, without end."""
     for ids in stream:
         yield model(input_ids=ids, labels=ids, use_cache=False).loss
 
 
-def main() -> None:
-    (arguments,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train tokenizer and model, and write them."""
+    arguments = pretraining.parse(SHIPPED, argv)
     set_seed(arguments.seed)
     texts = [demo_lm.text(document) + "\n" for document in pretraining.train_documents()]
-    tokenizer = train_tokenizer(texts, arguments.vocab_size)
+    untrained = GPT2Tokenizer(pad_token=END_OF_TEXT, model_max_length=MAX_TOKENS)
+    tokenizer = untrained.train_new_from_iterator(texts, arguments.vocab_size, show_progress=False)
+    documents = tokenizer(texts, verbose=False).input_ids
     model = small_gpt2(tokenizer, arguments)
-    documents = tokenizer(texts)["input_ids"]
     warm_start(model, documents, arguments.seed)
     stream = losses(model, batches(documents, arguments))
-    pretraining.fit(model, [model.transformer.h], stream, arguments)
-    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-        setattr(model.config, name, FINE_TUNING_DROPOUT)
-    pretraining.save(model, tokenizer, Path(arguments.output_dir))
+    pretraining.fit(model, model.transformer.h, stream, arguments)
+    pretraining.save(model, tokenizer, arguments, "resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
 if __name__ == "__main__":

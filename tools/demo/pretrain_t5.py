@@ -1,59 +1,53 @@
 """Makes `finetune/demo/t5`: a small T5, pretrained with span corruption on code and text.
 
-    python finetune/demo/pretrain_t5.py
+    python tools/demo/pretrain_t5.py
 
 Everything is made here: a byte-level BPE vocabulary and the weights, from the train side of the
 running Python's standard library, its functions (`tasks.demo_code`) and its documentation
 (`tasks.corpus`). How the minutes on a CPU are spent is in `pretraining.py`.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-import pretraining
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch import Tensor, nn
 from transformers import (
-    HfArgumentParser,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
     set_seed,
 )
 
+from finetune.settings.flags import flag
 from tasks import corpus, demo_code
+from tools.demo import pretraining
+from tools.demo.pretraining import IGNORED
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
 SENTINELS = tuple(f"<extra_id_{i}>" for i in range(32))
 MAX_TOKENS = 128
 TOKENIZER_LIMIT = 512
-POOL = 512  # rows sorted by length together, so that batches have little padding
-IGNORED = -100
-DROPOUT = 0.1
 
 
 @dataclass
 class Arguments(pretraining.Arguments):
-    """What can be changed from the command line; the defaults made the shipped checkpoint."""
+    """What can be changed from the command line."""
 
-    output_dir: str = field(
-        default="finetune/demo/t5", metadata={"help": "Folder the checkpoint is written to."}
-    )
-    minutes: float = field(
-        default=24.0, metadata={"help": "Training time; the schedule follows the clock."}
-    )
-    vocab_size: int = field(default=3072, metadata={"help": "BPE entries, special ones included."})
-    decoder_layers: int = field(default=2, metadata={"help": "Layers of the decoder."})
-    learning_rate: float = field(default=4e-3, metadata={"help": "Peak learning rate."})
-    text_share: float = field(
-        default=0.2, metadata={"help": "Documents an epoch, as a share of all of them."}
-    )
-    hidden_share: float = field(default=0.2, metadata={"help": "Share of tokens to predict."})
-    longest_span: int = field(default=5, metadata={"help": "Tokens a sentinel hides at most."})
+    decoder_layers: int = flag("Layers of the decoder.", 2)
+    text_share: float = flag("Documents an epoch, as a share of all of them.", 0.2)
+    hidden_share: float = flag("Share of tokens to predict.", 0.2)
+    longest_span: int = flag("Tokens a sentinel hides at most.", 5)
+
+
+SHIPPED = Arguments(
+    output_dir="finetune/demo/t5", vocab_size=3072, tokens_per_batch=2048, learning_rate=4e-3
+)
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -83,7 +77,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def small_t5(
-    tokenizer: PreTrainedTokenizerFast, arguments: Arguments
+    tokenizer: PreTrainedTokenizerBase, arguments: Arguments
 ) -> T5ForConditionalGeneration:
     """The untrained model; pretrained without dropout."""
     config = T5Config(
@@ -97,7 +91,7 @@ def small_t5(
         dropout_rate=0.0,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
+        **{"decoder_start_token_id": tokenizer.pad_token_id},
     )
     return T5ForConditionalGeneration(config)
 
@@ -129,75 +123,61 @@ def corrupt(
     return left, hidden
 
 
-def rows(
+def corrupted(
+    rows: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: Arguments,
+    generator: random.Random,
+) -> dict[str, Tensor]:
+    """The model's inputs and labels for these rows of token ids, each (rows, longest)."""
+    vocabulary = tokenizer.get_vocab()
+    sentinels = [vocabulary[token] for token in SENTINELS]
+    pairs = [corrupt(ids, sentinels, arguments, generator) for ids in rows]
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    ids = pretraining.padded(([*left, end] for left, _ in pairs), pad)
+    labels = pretraining.padded(([*hidden, end] for _, hidden in pairs), IGNORED)
+    return {"input_ids": ids, "attention_mask": (ids != pad).long(), "labels": labels}
+
+
+def epoch(
     functions: Sequence[list[int]],
     documents: Sequence[list[int]],
     arguments: Arguments,
     generator: random.Random,
 ) -> list[list[int]]:
     """One epoch's token ids: every function, and some documents, cut to a window each."""
-    texts = generator.sample(documents, round(arguments.text_share * len(documents)))
-    chosen = [*functions, *texts]
-    generator.shuffle(chosen)
+    chosen = generator.sample(documents, round(arguments.text_share * len(documents)))
     cut = []
-    for ids in chosen:
+    for ids in (*functions, *chosen):
         start = generator.randint(0, max(0, len(ids) - MAX_TOKENS))
         cut.append(ids[start : start + MAX_TOKENS])
     return cut
-
-
-def batches(
-    functions: Sequence[list[int]],
-    documents: Sequence[list[int]],
-    tokenizer: PreTrainedTokenizerFast,
-    arguments: Arguments,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless inputs and labels, both (sequences, longest); every epoch is cut anew."""
-    generator = random.Random(arguments.seed)
-    sentinels = tokenizer.convert_tokens_to_ids(list(SENTINELS))
-    end = tokenizer.eos_token_id
-    while True:
-        epoch = rows(functions, documents, arguments, generator)
-        groups = []
-        for first in range(0, len(epoch), POOL):
-            pool = sorted(epoch[first : first + POOL], key=len)
-            while pool:
-                count = max(1, arguments.tokens_per_batch // (len(pool[-1]) + 1))
-                groups.append(pool[-count:])
-                del pool[-count:]
-        generator.shuffle(groups)
-        for group in groups:
-            pairs = [corrupt(ids, sentinels, arguments, generator) for ids in group]
-            yield tuple(
-                pad_sequence([torch.tensor([*ids, end]) for ids in side], True, padding)
-                for side, padding in zip(
-                    zip(*pairs, strict=True), (tokenizer.pad_token_id, IGNORED), strict=True
-                )
-            )
 
 
 def losses(
     model: T5ForConditionalGeneration,
     functions: Sequence[list[int]],
     documents: Sequence[list[int]],
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerBase,
     arguments: Arguments,
 ) -> Iterator[Tensor]:
-    """Endless losses, one a batch, under the weights of the moment."""
-    for ids, labels in batches(functions, documents, tokenizer, arguments):
-        mask = (ids != tokenizer.pad_token_id).long()
-        yield model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
+    """The loss of one batch after another, without end; every epoch is cut anew."""
+    generator = random.Random(arguments.seed)
+    while True:
+        rows = epoch(functions, documents, arguments, generator)
+        for group in pretraining.groups(rows, arguments.tokens_per_batch, generator):
+            yield model(**corrupted(group, tokenizer, arguments, generator), use_cache=False).loss
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Train tokenizer and model, and write them."""
-    (arguments,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+    arguments = pretraining.parse(SHIPPED, argv)
     set_seed(arguments.seed)
     code = [f.source for f in demo_code.functions() if corpus.side_of(f.module) == "train"]
     text = [" ".join(document.sentences) for document in pretraining.train_documents()]
     tokenizer = train_tokenizer([*code, *text], arguments.vocab_size)
     functions, documents = (
-        [ids for ids in tokenizer(texts, add_special_tokens=False)["input_ids"] if len(ids) > 2]
+        [ids for ids in tokenizer(texts, add_special_tokens=False).input_ids if len(ids) > 2]
         for texts in (code, text)
     )
     model = small_t5(tokenizer, arguments)
@@ -206,14 +186,10 @@ def main() -> None:
     )
     with torch.no_grad():
         model.shared.weight.copy_(vectors)
-    pretraining.fit(
-        model,
-        [*model.encoder.block, *model.decoder.block],
-        losses(model, functions, documents, tokenizer, arguments),
-        arguments,
-    )
-    model.config.dropout_rate = DROPOUT
-    pretraining.save(model, tokenizer, Path(arguments.output_dir))
+    layers = nn.ModuleList([model.encoder.block, model.decoder.block])
+    stream = losses(model, functions, documents, tokenizer, arguments)
+    pretraining.fit(model, layers, stream, arguments)
+    pretraining.save(model, tokenizer, arguments, "dropout_rate")
 
 
 if __name__ == "__main__":

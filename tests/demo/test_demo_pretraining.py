@@ -1,0 +1,98 @@
+"""What the three pretraining scripts share, and that each writes a checkpoint that loads."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+from tasks import corpus, demo_code
+from tools.demo import pretrain_bert, pretrain_gpt2, pretrain_t5, pretraining
+from tools.demo.pretraining import Arguments
+
+WORDS = [f"{first}{last}" for first in ("wo", "ka", "li", "te") for last in ("rd", "no", "sum")]
+DROPOUT = {
+    pretrain_bert: ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    pretrain_gpt2: ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    pretrain_t5: ("dropout_rate",),
+}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that shows a second more each time it is read."""
+    seconds = itertools.count()
+    monkeypatch.setattr(pretraining.time, "monotonic", lambda: float(next(seconds)))
+
+
+@pytest.fixture
+def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library of a few modules, so that nothing is read and little is counted."""
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(WORDS, k=9)) + "." for _ in range(120)]
+    modules = [name for name in map(str, range(99)) if corpus.side_of(name) == "train"]
+    documents = [corpus.Document(modules[0], (text, text)) for text in texts]
+    functions = [demo_code.Function(modules[0], f"def f(x):\n    return {i}") for i in range(20)]
+    monkeypatch.setattr(corpus, "documents", lambda: tuple(documents))
+    monkeypatch.setattr(demo_code, "functions", lambda: tuple(functions))
+
+
+def test_batches_hold_every_row_once_within_the_length() -> None:
+    draw = random.Random(0)
+    rows = [[index] * draw.randrange(1, 100) for index in range(200)]
+    batches = pretraining.groups(rows, 512, draw)
+    assert sorted(row for batch in batches for row in batch) == sorted(rows)
+    assert max(len(batch) * (max(map(len, batch)) + 2) for batch in batches) <= 512
+
+
+def test_rows_are_filled_up_at_their_ends() -> None:
+    assert pretraining.padded([[1, 2], [3]], 9).tolist() == [[1, 2], [3, 9]]
+
+
+def test_flags_win_over_what_made_the_shipped_checkpoint() -> None:
+    found = pretraining.parse(pretrain_t5.SHIPPED, ["--minutes", "3"])
+    assert (found.minutes, found.vocab_size) == (3.0, 3072)
+    assert pretraining.parse(pretrain_t5.SHIPPED, []) == pretrain_t5.SHIPPED
+
+
+def test_schedule_warms_up_and_ends_at_zero() -> None:
+    arguments = Arguments(learning_rate=1.0, warmup=0.1)
+    rates = [pretraining.learning_rate(progress, arguments) for progress in (0, 0.05, 0.1, 1)]
+    assert rates == pytest.approx([0, 0.5, 1, 0])
+
+
+def test_training_follows_the_clock(clock: None) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    before = [parameter.clone() for parameter in model.parameters()]
+    taken = []
+
+    def losses() -> Iterator[Tensor]:
+        while True:
+            taken.append(model(torch.ones(2, 3)).square().mean())
+            yield taken[-1]
+
+    pretraining.fit(model, model[0], losses(), Arguments(minutes=4 / 60))
+    assert len(taken) == 4  # at the fourth the clock shows four seconds, and it is not used
+    assert not model.training
+    assert not any(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("script", DROPOUT, ids=lambda script: script.__name__)
+def test_a_script_makes_a_checkpoint_that_loads(
+    script: ModuleType, tmp_path: Path, clock: None, little_text: None
+) -> None:
+    small = "--vocab_size 320 --hidden_size 32 --layers 1 --heads 2 --minutes 0.05"
+    script.main([*small.split(), "--output_dir", str(tmp_path)])
+    model = AutoModelForPreTraining.from_pretrained(tmp_path)
+    assert model.dtype == torch.float32
+    assert model.config.hidden_size == 32
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path))
+    rates = {name: model.config.to_dict()[name] for name in DROPOUT[script]}
+    assert rates == dict.fromkeys(DROPOUT[script], 0.1)

@@ -153,16 +153,14 @@ def gather(
 
 def against_baseline(found: Iterable[TaskResult]) -> list[TaskResult]:
     """Each task's arms compared to its first; p corrected over every comparison of every task."""
-    tasks = [_compared(task) for task in found]
-    pairs = [arm.paired for task in tasks for arm in task.arms if arm.paired]
-    corrected = iter(holm([paired.p for paired in pairs]))
+    tasks = [(task, [_paired(task, arm) for arm in task.arms]) for task in found]
+    corrected = iter(holm([paired.p for _, pairs in tasks for paired in pairs if paired]))
 
-    def with_corrected(arm: ArmResult) -> ArmResult:
-        if arm.paired is None:
-            return arm
-        return replace(arm, paired=replace(arm.paired, corrected_p=next(corrected)))
+    def with_pair(arm: ArmResult, paired: Paired | None) -> ArmResult:
+        paired = paired and replace(paired, corrected_p=next(corrected))
+        return replace(arm, paired=paired)
 
-    return [replace(task, arms=[with_corrected(arm) for arm in task.arms]) for task in tasks]
+    return [replace(task, arms=list(map(with_pair, task.arms, pairs))) for task, pairs in tasks]
 
 
 def _arm(
@@ -170,39 +168,22 @@ def _arm(
 ) -> ArmResult:
     runs = {cell.seed: done[cell.run.name] for cell in cells if cell.run.name in done}
     values = {seed: run[metric] for seed, run in runs.items() if run.get(metric) is not None}
-    without = {
-        cell.seed: missing.get(cell.run.name, "not run") for cell in cells if cell.seed not in runs
-    }
-    without |= {seed: "no finite value" for seed in runs if seed not in values}
-    arm, flags = cells[0].arm, cells[0].run.flags
-    return ArmResult(
-        arm.name,
-        values,
-        {name: value for name, value in flags.items() if name != "seed"},
-        arm.setting,
-        without,
-        {name: _median(run.get(name) for run in runs.values()) for name in TYPICAL},
-    )
+    why = {cell.seed: missing.get(cell.run.name, "not run") for cell in cells}
+    why |= dict.fromkeys(runs, "no finite value")
+    flags = {name: value for name, value in cells[0].run.flags.items() if name != "seed"}
+    without = {seed: reason for seed, reason in why.items() if seed not in values}
+    known = {n: [v for r in runs.values() if (v := r.get(n)) is not None] for n in TYPICAL}
+    typical = {name: median(found) if found else None for name, found in known.items()}
+    return ArmResult(cells[0].arm.name, values, flags, cells[0].arm.setting, without, typical)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
-def _compared(task: TaskResult) -> TaskResult:
-    """The task with each arm's differences to the first; p is not corrected yet."""
-    baseline, *others = task.arms
-    sign = 1 if task.greater_is_better else -1
-
-    def compared(arm: ArmResult) -> ArmResult:
-        common = [seed for seed in arm.values if seed in baseline.values]
-        if not common:
-            return arm
-        differences = {seed: arm.values[seed] - baseline.values[seed] for seed in common}
-        values = list(differences.values())
-        p = permutation_p(values)
-        better = sum(sign * value > 0 for value in values)
-        return replace(arm, paired=Paired(differences, bootstrap_interval(values), p, p, better))
-
-    return replace(task, arms=[baseline, *map(compared, others)])
+def _paired(task: TaskResult, arm: ArmResult) -> Paired | None:
+    """The arm's differences to the task's first; p is not corrected yet."""
+    first = task.arms[0]
+    differences = {s: v - first.values[s] for s, v in arm.values.items() if s in first.values}
+    if arm is first or not differences:
+        return None
+    values = list(differences.values())
+    p, sign = permutation_p(values), 1 if task.greater_is_better else -1
+    better = sum(sign * value > 0 for value in values)
+    return Paired(differences, bootstrap_interval(values), p, p, better)

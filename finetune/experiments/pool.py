@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
 from queue import SimpleQueue
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ def execute(
     check(wanted)
     _tidy(wanted, options.keep_models, say)
     waiting, missing = [run for run in wanted if not run.is_done()], {}
-    before, took, began = len(wanted) - len(waiting), 0, time.monotonic()
+    before = len(wanted) - len(waiting)
+    seconds: list[float] = []  # of each run that was done here
     if before:
         say(f"{before} of {len(wanted)} runs were done before")
     with closing(_outcomes(waiting, options, slots)) as outcomes:
@@ -94,13 +96,16 @@ def execute(
                 missing[run.name] = outcome.status
             text = shown(run) if outcome.status == DONE else outcome.reason
             if outcome.seconds is not None:
-                took += 1  # those that failed, or were done elsewhere, say nothing of the time
-                left = (time.monotonic() - began) / took * (len(wanted) - ended)
+                seconds.append(outcome.seconds)
+                left = len(wanted) - ended
+                left_here = left - min(left, len(slots) - 1) / 2  # those that run are half done
+                about = tqdm.format_interval(fmean(seconds) * left_here / len(slots))
                 text += f"; {tqdm.format_interval(outcome.seconds)}"
-                text += f", about {tqdm.format_interval(left)} left" if left else ""
+                text += f", about {about} left" if left else ""
             say(f"[{ended}/{len(wanted)}] {run.name}: {text}")
     check([run for run in wanted if run.is_done()])  # other processes may have been at work
-    return {run.name: missing[run.name] for run in waiting if not run.is_done()}
+    still = [run.name for run in waiting if not run.is_done()]
+    return {name: missing[name] for name in still if name in missing}
 
 
 def _tidy(wanted: Sequence[Run], keep_models: bool, say: Callable[[str], None]) -> None:

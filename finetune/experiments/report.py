@@ -126,9 +126,9 @@ def _draw(
     from finetune.experiments import figures, sensitivity  # both need it
 
     drawn: dict[str, Figure] = {}
-    if name == SWEEP:
+    if name == SWEEP and any(arm.values for arm in found[0].settings):
         drawn[SWEEP] = sensitivity.sensitivity(found[0])
-    else:
+    if name == COMPARISON:
         if any(arm.paired for task in found for arm in task.arms):
             drawn["differences"] = figures.differences(found)
         for task in found:
@@ -138,4 +138,4 @@ def _draw(
         figure.savefig(folder / f"{title}.png", dpi=150)
         with matplotlib.rc_context({"svg.hashsalt": title}):  # the same bytes each time
             figure.savefig(folder / f"{title}.svg", metadata={"Date": None})
-    return f"{written}; {', '.join(drawn)} as png and svg"
+    return f"{written}; {', '.join(drawn)} as png and svg" if drawn else written

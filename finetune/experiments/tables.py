@@ -5,7 +5,7 @@ A `Table` is text for a terminal, Markdown or LaTeX.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,15 +124,14 @@ def arms_in_words(arms: Sequence[ArmResult]) -> str:
 def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
     """For each arm the flags that not all arms have with the same value, its variant first."""
 
-    def is_shared(name: str, value: object) -> bool:
-        return all(name in arm.flags and arm.flags[name] == value for arm in arms)
+    first, *others = (arm.flags for arm in arms)
+    shared = [n for n in first if all(n in flags and flags[n] == first[n] for flags in others)]
 
-    def own(arm: ArmResult) -> dict[str, Any]:
-        names = sorted(arm.flags, key=lambda name: name != "variant")
-        found = {name: arm.flags[name] for name in names}
-        return {name: value for name, value in found.items() if not is_shared(name, value)}
+    def own(flags: Mapping[str, Any]) -> dict[str, Any]:
+        names = sorted(flags, key=lambda name: name != "variant")
+        return {name: flags[name] for name in names if name not in shared}
 
-    return [own(arm) for arm in arms]
+    return [own(arm.flags) for arm in arms]
 
 
 def sweep(task: TaskResult) -> Table:

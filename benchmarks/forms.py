@@ -43,7 +43,7 @@ def ours(variant: str, backend: str = "auto") -> Form:
             filters[place] = built.double() if q.dtype == torch.float64 else built
         own = filters[place]
         inputs = AttentionInputs(q, k, None, causal, q.shape[-1] ** -0.5, dropout)
-        name = backends.choose(backend, own.backends, inputs, own.operands + 1)
+        name = backends.choose(backend, own.backends, inputs, own.operands + 1, own.fits)
         return own(backends.make(name, inputs), v)
 
     return form

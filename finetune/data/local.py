@@ -7,39 +7,80 @@ So local data are cached in a folder of their own, named by the files' paths and
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from datasets import Dataset, DatasetDict, load_dataset, load_dataset_builder
 from pandas.util import hash_pandas_object
 
+from finetune.data import files as door
+from finetune.data import tables, wording
+from finetune.data.wording import Words, reason, refusal
+from finetune.errors import Refused
+
 DIGITS = 16
 ROWS = 1000  # that are hashed at a time
+FORM = "2"  # of the tables that are kept; another one is not read any more
+BATCH = 10_000  # rows of a kept table that lie together
+TEXT_OPTIONS = {"keep_linebreaks": True, "encoding": "utf-8-sig"}
+# What a card may say of its files without that they are read by `datasets` itself.
+ORDINARY = {"name", "version", "data_dir", "data_files", "description", "features", "sep"}
 
 
-def read_folder(folder: Path, **settings: Any) -> DatasetDict:
+def read_folder(folder: Path, text: Sequence[str] = (), **settings: Any) -> DatasetDict:
     """The rows of a folder whose card, its README.md, says where the splits are.
 
-    ``settings`` are those of `datasets.load_dataset`: name, data_dir.
+    ``text`` are columns that hold text; ``settings`` are those of `datasets.load_dataset`: name,
+    data_dir.
     """
     source = str(folder.resolve())
-    found = load_dataset_builder(source, **settings).config.data_files or {}
-    files = {split: [Path(path) for path in paths] for split, paths in found.items()}
+    builder = load_dataset_builder(source, **settings)
+    found = builder.config.data_files or {}
+    files = {str(split): [Path(path) for path in paths] for split, paths in found.items()}
+    reader = type(builder.config).__name__.removesuffix("Config").lower()
+    if reader in ("csv", "json", "text") and _is_ordinary(builder.config):
+        separator = getattr(builder.config, "sep", ",")
+        rows = read_files(reader, files, text, separator)
+        features = builder.info.features
+        return rows if features is None else rows.cast(features)
+    for paths in files.values() if reader == "parquet" else ():
+        _checked(reader, paths)
     card = folder / "README.md"
-    return _with_origin(files, load_dataset(source, **settings, **_cache(files, [card])))
+    try:
+        rows = load_dataset(source, **settings, **_cache(files, [card]))
+    except Exception:
+        _find_broken(reader, _all(files))
+        raise
+    return _with_origin(files, rows)
 
 
 def read_files(
-    reader: str, found: Mapping[str, Iterable[str | Path]], **options: Any
+    reader: str,
+    found: Mapping[str, Iterable[str | Path]],
+    text: Sequence[str] = (),
+    separator: str = ",",
 ) -> DatasetDict:
-    """The rows of each split's files, which `datasets` reads as csv, json, parquet or text."""
+    """The rows of each split's files of one kind: csv, json, parquet or text.
+
+    Args:
+        reader: the kind.
+        found: the files of each split.
+        text: columns that hold text whatever is written in them.
+        separator: of a csv file's cells.
+    """
     files = {split: [Path(path).resolve() for path in paths] for split, paths in found.items()}
-    names = {split: [str(path) for path in paths] for split, paths in files.items()}
-    return _with_origin(files, load_dataset(reader, data_files=names, **options, **_cache(files)))
+    rows = {
+        split: _read_split(reader, split, paths, text, separator) for split, paths in files.items()
+    }
+    return _with_origin(files, DatasetDict(rows))
 
 
 def origin(rows: Mapping[str, Dataset]) -> dict[str, Any]:
@@ -55,6 +96,122 @@ def origin(rows: Mapping[str, Dataset]) -> dict[str, Any]:
         }
         for name, split in rows.items()
     }
+
+
+def files_of(split: Dataset) -> list[Path]:
+    """The local files that a split was read from."""
+    return [Path(path) for path in split.info.download_checksums or {}]
+
+
+def place(name: str, split: Dataset, index: int) -> str:
+    """Where the row with this index is: its number, from 1, in its file or else in its split."""
+    known = files_of(split)
+    if len(known) == 1:
+        return f"row {index + 1} of {known[0]}"
+    first = 0
+    for path in known if all(path.suffix == ".parquet" for path in known) else ():
+        count = pq.read_metadata(path).num_rows
+        if index < first + count:
+            return f"row {index + 1 - first} of {path}"
+        first += count
+    among = f" ({len(known)} files in {known[0].parent})" if known else ""
+    return f"row {index + 1} of split {name!r}{among}"
+
+
+def _read_split(
+    reader: str, split: str, paths: list[Path], text: Sequence[str], separator: str
+) -> Dataset:
+    """One split by itself: another one may have other columns, as a test split without labels."""
+    paths = _checked(reader, paths)
+    cache = _cache({split: paths})
+    if reader in ("parquet", "text"):
+        names = {split: [str(path) for path in paths]}
+        how = cache | (TEXT_OPTIONS if reader == "text" else {})
+        try:
+            return load_dataset(reader, data_files=names, split=split, **how)
+        except Exception as error:
+            _find_broken(reader, paths)
+            raise _unlike(paths, error) from None
+    options = hashlib.sha256(repr((FORM, reader, list(text), separator)).encode())
+    kept = Path(cache["cache_dir"]) / f"{options.hexdigest()[:DIGITS]}.arrow"
+    if not kept.exists():
+        table = _table(reader, paths, text, separator)
+        if table.num_rows == 0:
+            raise _without_rows(paths)
+        _keep(table, kept)
+    try:
+        return Dataset.from_file(str(kept), split=split)
+    except Exception as error:  # a name or a type that `datasets` does not have
+        raise _unlike(paths, error) from None
+
+
+def _checked(reader: str, paths: list[Path]) -> list[Path]:
+    """The files with rows, after a look at the bytes of all.
+
+    `datasets` cannot read a parquet file that has none, even among others.
+    """
+    for path in paths:
+        door.check_content(path, reader)
+    if reader != "parquet":
+        return paths
+    filled = [path for path in paths if pq.read_metadata(path).num_rows]
+    if not filled:
+        raise _without_rows(paths)
+    return filled
+
+
+def _without_rows(paths: Sequence[Path]) -> Refused:
+    what = f"the table in {wording.paths(paths)}"
+    return refusal(what, Words("empty"), "a row or more", "Add rows.")
+
+
+def _table(reader: str, paths: list[Path], text: Sequence[str], separator: str) -> pa.Table:
+    parts = [
+        tables.read_csv(path, text, separator) if reader == "csv" else tables.read_json(path)
+        for path in paths
+    ]
+    try:
+        return pa.concat_tables(parts, promote_options="default")
+    except pa.ArrowException as error:
+        raise _unlike(paths, error) from None
+
+
+def _keep(table: pa.Table, path: Path) -> None:
+    """Write the table whole or not at all: another run may read it, or write the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        part = Path(folder) / path.name
+        with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=BATCH)
+        part.replace(path)
+
+
+def _is_ordinary(config: Any) -> bool:
+    usual = type(config)(name=config.name)
+    return all(
+        getattr(config, field.name) == getattr(usual, field.name)
+        for field in dataclasses.fields(config)
+        if field.name not in ORDINARY
+    )
+
+
+def _all(files: Mapping[str, Iterable[Path]]) -> list[Path]:
+    return [path for paths in files.values() for path in paths]
+
+
+def _find_broken(reader: str, paths: Iterable[Path]) -> None:
+    """Raise ``Refused`` that names the file, if it is a parquet file that cannot be read."""
+    for path in paths if reader == "parquet" else ():
+        door.check_parquet(path, whole=True)
+
+
+def _unlike(paths: Sequence[Path], error: Exception) -> Refused:
+    return refusal(
+        f"the data in {wording.paths(paths)}",
+        Words("unreadable" if len(paths) == 1 else "unreadable together"),
+        "files that can be read, with the same columns of the same types",
+        f"Reading said: {reason(error)}",
+    )
 
 
 def _with_origin(files: Mapping[str, Iterable[Path]], rows: DatasetDict) -> DatasetDict:

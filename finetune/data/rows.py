@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from datasets import Dataset, DatasetDict
 
-from finetune.data import sources
-from finetune.errors import refusal
+from finetune.data import columns, labels, local, sources
+from finetune.data.wording import listed, paths, refusal
 from finetune.settings.groups import SourceArguments
 from tasks import Task
-
-HIDDEN_LABEL = -1
 
 
 def load(arguments: SourceArguments, family: str, predict: bool) -> tuple[Task, DatasetDict]:
@@ -31,7 +28,7 @@ def checked(
     needed = needed_splits(task, predict)
     check_splits(task, rows, needed)
     limits = sample_limits(arguments, task)
-    return DatasetDict({n: _labelled(task, n, first_rows(rows[n], limits[n])) for n in needed})
+    return DatasetDict({n: _labelled(task, n, rows[n], limits[n]) for n in needed})
 
 
 def needed_splits(task: Task, predict: bool) -> list[str]:
@@ -46,24 +43,39 @@ def check_splits(task: Task, rows: DatasetDict, needed: Sequence[str]) -> None:
     for name in needed:
         if name not in rows:
             raise refusal(
-                f"the data of task {task.name}",
+                f"the data of task {task.name}{_source(rows)}",
                 f"without split {name!r}",
-                f"data with the splits {', '.join(needed)}; it has {', '.join(rows)}",
+                f"data with the splits {', '.join(needed)}; it has {listed(rows) or 'none'}",
                 "Add the split, or choose another task_name or dataset_name.",
             )
         has_labels = task.label_column and name not in hidden
-        labels = (task.label_column,) if has_labels else ()
-        for column in (*task.input_columns, *labels):
-            if column not in rows[name].column_names:
-                raise refusal(
-                    f"split {name!r} of task {task.name}",
-                    f"without column {column!r}",
-                    f"rows with {', '.join((*task.input_columns, *labels))}; it has "
-                    f"{', '.join(rows[name].column_names)}",
-                    "Rename its columns, or choose another task_name.",
-                )
+        wanted = (*task.input_columns, *((task.label_column,) if has_labels else ()))
+        what = f"split {name!r} of task {task.name}"
+        known = rows[name].column_names
         if len(rows[name]) == 0:
-            raise refusal(f"split {name!r} of task {task.name}", [], "a row or more", "Add rows.")
+            what += f" in {files[0]}" if (files := local.files_of(rows[name])) else ""
+            raise refusal(what, [], "a row or more", "Add rows.")
+        for column in wanted:
+            if column not in known:
+                raise refusal(
+                    f"{what}{_source({name: rows[name]})}",
+                    f"without column {column!r}",
+                    f"rows with {', '.join(wanted)}; it has {listed(known)}",
+                    _remedy_for_columns(known),
+                )
+
+
+def _source(rows: Mapping[str, Dataset]) -> str:
+    """Which local files the splits were read from, as the end of a phrase."""
+    known = [file for split in rows.values() for file in local.files_of(split)]
+    return f" in {paths(dict.fromkeys(known))}" if known else ""
+
+
+def _remedy_for_columns(known: Sequence[str]) -> str:
+    remedy = "Rename its columns, or choose another task_name."
+    if len(known) == 1 and any(sign in known[0] for sign in ";\t|"):
+        return f"{remedy} The cells of a csv file are parted by commas."
+    return remedy
 
 
 def sample_limits(arguments: SourceArguments, task: Task) -> dict[str, int | None]:
@@ -78,33 +90,14 @@ def first_rows(rows: Dataset, limit: int | None) -> Dataset:
     return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 
-def _labelled(task: Task, name: str, rows: Dataset) -> Dataset:
-    """The input columns, and ``labels`` as the task's integers or scores, unless they are hidden."""
-    inputs = rows.select_columns(list(task.input_columns))
+def _labelled(task: Task, name: str, rows: Dataset, limit: int | None) -> Dataset:
+    """The first rows' input columns, and ``labels`` as integers or scores, unless hidden."""
+    used = first_rows(rows, limit)
+    columns.check_text(task, name, used)
+    inputs = used.select_columns(list(task.input_columns))
     is_test = name in {split.name for split in task.test_splits}
-    if is_test and (
-        task.label_column not in rows.column_names
-        or any(label in (HIDDEN_LABEL, None) for label in rows.unique(task.label_column))
-    ):
-        return inputs
-    try:
-        known = {value: _label(task, value) for value in rows.unique(task.label_column)}
-    except ValueError as error:
-        raise ValueError(f"In split {name!r}: {error}") from None
-    labels: Any = [known[value] for value in rows[task.label_column]]
-    return inputs.add_column("labels", labels)
-
-
-def _label(task: Task, value: Any) -> int | float:
-    if task.objective == "regress":
-        if isinstance(value, int | float) and value == value:
-            return float(value)
-        allowed = "a number"
-    else:
-        if sources.label_text(value) in task.label_names:
-            return task.label_names.index(sources.label_text(value))
-        if isinstance(value, int) and 0 <= value < len(task.label_names):
-            return int(value)
-        allowed = f"{', '.join(task.label_names)}, or 0 to {len(task.label_names) - 1}"
-    remedy = "Correct the row, or choose another task_name."
-    raise refusal(f"column {task.label_column} of task {task.name}", value, allowed, remedy)
+    found = labels.numbers(task, name, used, may_hide=is_test)
+    if name == task.train_split and found is not None:
+        labels.check_classes(task, name, rows)
+        labels.warn_of_one_class(task, found, len(rows))
+    return inputs if found is None else inputs.add_column("labels", found)

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datasets import ClassLabel, DatasetDict, load_dataset
+from datasets import DatasetDict, load_dataset
 
 import tasks
-from finetune.data import local
-from finetune.errors import refusal
+from finetune.data import columns, files, labels, local
+from finetune.data.wording import Words, listed, reason, refusal
+from finetune.errors import Refused
 from finetune.settings.groups import SourceArguments
 from tasks import Task, metrics
 
 READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 TEXT_READERS = READERS | {".txt": "text"}
-READER_OPTIONS: dict[str, dict[str, Any]] = {"text": {"keep_linebreaks": True}}
 
 
 def read(
@@ -36,8 +36,8 @@ def read(
 
     Raises ``ValueError`` if the task is not known, or the source cannot be read.
     """
-    files = _files(arguments, readers)
-    if files and arguments.dataset_name is not None:
+    own = _files(arguments, readers)
+    if own and arguments.dataset_name is not None:
         raise refusal(
             "dataset_name",
             arguments.dataset_name,
@@ -46,13 +46,9 @@ def read(
         )
     if arguments.task_name is not None:
         task = with_metrics(adapt(tasks.get(arguments.task_name, family)), arguments.metric)
-        rows = (
-            _read_files(files, task, readers)
-            if files
-            else read_source(arguments.dataset_name, task)
-        )
-    elif files:
-        rows = _read_files(files, None, readers)
+        rows = _read_files(own, task, readers) if own else read_source(arguments.dataset_name, task)
+    elif own:
+        rows = _read_files(own, None, readers)
         task = with_metrics((infer or _infer_task)(rows, family), arguments.metric)
     else:
         raise refusal(
@@ -78,11 +74,6 @@ def with_metrics(task: Task, asked: Sequence[str] | None) -> Task:
     return replace(task, metrics=(*task.metrics, *added))
 
 
-def label_text(value: Any) -> str:
-    """A label as a name: of a boolean 0 or 1, as in the data sets that have them."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
 def _files(arguments: SourceArguments, readers: Mapping[str, str]) -> dict[str, str]:
     given = {
         "train": arguments.train_file,
@@ -92,31 +83,21 @@ def _files(arguments: SourceArguments, readers: Mapping[str, str]) -> dict[str, 
     for split, path in given.items():
         if path is None:
             continue
-        if Path(path).suffix not in readers or not Path(path).is_file():
-            raise refusal(
-                f"{split}_file",
-                path,
-                f"an existing file, {', '.join(readers)}",
-                "Check the path, or make the file.",
-            )
-        if Path(path).stat().st_size == 0:
-            raise refusal(f"{split}_file", path, "a file with rows; it is empty", "Add rows.")
+        files.check(f"{split}_file", path, readers)
     return {split: path for split, path in given.items() if path is not None}
 
 
-def _read_files(
-    files: dict[str, str], task: Task | None, readers: Mapping[str, str]
-) -> DatasetDict:
+def _read_files(own: dict[str, str], task: Task | None, readers: Mapping[str, str]) -> DatasetDict:
     """The files as splits; a task's first validation and test splits take their files' rows."""
-    names = {split: split for split in files}
+    names = {split: split for split in own}
     if task is not None:
         names["train"] = task.train_split
         names["validation"] = task.validation_splits[0].name
         names["test"] = task.test_splits[0].name
-    kinds = {readers[Path(path).suffix] for path in files.values()}
-    reader = _only(kinds, "train_file, validation_file, test_file", list(files.values()))
-    named = {names[split]: [path] for split, path in files.items()}
-    return local.read_files(reader, named, **READER_OPTIONS.get(reader, {}))
+    kinds = {str(files.kind(path, readers)) for path in own.values()}
+    reader = _only(kinds, "train_file, validation_file, test_file", list(own.values()))
+    named = {names[split]: [path] for split, path in own.items()}
+    return local.read_files(reader, named, task.text_columns if task else ())
 
 
 def read_source(dataset_name: str | None, task: Task) -> DatasetDict:
@@ -130,18 +111,23 @@ def read_source(dataset_name: str | None, task: Task) -> DatasetDict:
     folder = Path(source)
     if folder.is_dir() and not (folder / "README.md").is_file():
         return _read_bare_folder(folder, task)
+    if folder.is_file():
+        remedy = "It is a file: give it as train_file, validation_file or test_file."
+        raise refusal("dataset_name", source, "a hub id, or a local folder of its layout", remedy)
     settings: dict[str, Any] = {"name": task.dataset_config, "data_dir": task.data_dir}
     try:
         if folder.is_dir():
-            return local.read_folder(folder, **settings)
+            return local.read_folder(folder, task.text_columns, **settings)
         return load_dataset(source, revision=task.revision, **settings)
-    except (ConnectionError, FileNotFoundError, ValueError) as error:
+    except Refused:
+        raise
+    except Exception as error:  # of whichever library finds the fault
         raise refusal(
             "dataset_name",
             source,
             f"a hub id that can be reached, or a local folder, with {settings}",
-            f"Loading said: {error}",
-        ) from error
+            f"Loading said: {reason(error)}",
+        ) from None
 
 
 def _read_bare_folder(folder: Path, task: Task) -> DatasetDict:
@@ -153,25 +139,28 @@ def _read_bare_folder(folder: Path, task: Task) -> DatasetDict:
     """
     place = folder / (task.data_dir or task.dataset_config or "")
     splits = [task.train_split, *(s.name for s in (*task.validation_splits, *task.test_splits))]
-    files = {
+    found = {
         split: sorted(
             str(path)
             for pattern in (f"{split}[-.]*", f"{split}/*")
             for path in place.glob(pattern)
-            if path.suffix in READERS
+            if files.kind(path, READERS) is not None
         )
         for split in splits
     }
-    files = {split: paths for split, paths in files.items() if paths}
-    if not files:
+    found = {split: paths for split, paths in found.items() if paths}
+    if not found:
         raise refusal(
             "dataset_name",
             str(folder),
             f"a folder with {place}/<split>-* or {place}/<split>/*, {', '.join(READERS)}",
             "Check the path, or choose another task_name.",
         )
-    readers = {READERS[Path(path).suffix] for paths in files.values() for path in paths}
-    return local.read_files(_only(readers, "dataset_name", str(folder)), files)
+    every = [path for paths in found.values() for path in paths]
+    for path in every:
+        files.check("dataset_name, with", path, READERS)
+    readers = {READERS[Path(path).suffix.lower()] for path in every}
+    return local.read_files(_only(readers, "dataset_name", str(folder)), found, task.text_columns)
 
 
 def _only(readers: set[str], argument: str, value: object) -> str:
@@ -183,26 +172,26 @@ def _only(readers: set[str], argument: str, value: object) -> str:
 def _infer_task(rows: DatasetDict, family: str) -> Task:
     """A task from a table: the column ``label``, and of the others one or two with text."""
     features = rows["train"].features if "train" in rows else {}
-    texts = [n for n, f in features.items() if n != "label" and "string" in str(f.dtype)][:2]
-    if "label" not in features or not texts:
+    kinds = {name: columns.kind(feature) for name, feature in features.items()}
+    texts = [n for n, k in kinds.items() if n != "label" and k in columns.TEXT_KINDS]
+    if "label" not in features or not 1 <= len(texts) <= 2:
+        known = listed(f"{name} ({kind})" for name, kind in kinds.items())
+        own = local.files_of(rows["train"]) if "train" in rows else []
         raise refusal(
-            "train_file",
-            f"a table with the columns {', '.join(features)}" if features else None,
-            "a file with the column label and one or two columns of text",
-            "Rename its columns, or choose a task_name.",
+            " ".join(("train_file", *map(str, own))),
+            Words(f"a table with the columns {known}") if features else None,
+            "a file with the column label and one or two columns of text (string), parted by "
+            "commas if it is csv",
+            "Rename its columns, drop those that are not to be read, or choose a task_name.",
         )
-    is_score = "float" in features["label"].dtype
-    values = [] if is_score else rows["train"].unique("label")
-    if isinstance(features["label"], ClassLabel):
-        names = list(features["label"].names)
-    else:
-        names = [label_text(value) for value in sorted(set(values) - {None})]
+    names = labels.own_names("train", rows["train"], "label")
+    is_score = names is None
     return Task(
-        name="own_files",
+        name=labels.OWN_FILES,
         family=family,
         objective="regress" if is_score else "classify",
         text_columns=tuple(texts),
-        label_names=tuple(names),
+        label_names=names or (),
         metrics=(metrics.PEARSON, metrics.SPEARMANR) if is_score else (metrics.ACCURACY,),
         main_metric="pearson" if is_score else "accuracy",
         submits_names=not is_score,

@@ -14,8 +14,8 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from finetune.data import columns, sources
 from finetune.data import rows as row_checks
-from finetune.data import sources
 from finetune.data.loaders import Loaders, of_splits
 from finetune.data.windows import Blocks, Windows, pad
 from finetune.errors import refusal
@@ -55,6 +55,10 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
         task, rows = sources.read(
             arguments, lm.FAMILY, readers=sources.TEXT_READERS, infer=infer, adapt=adapt
         )
+    for name, split in rows.items():
+        if set(task.text_columns) <= set(split.column_names):
+            # Before a split is cut off, while its rows are still those of its files.
+            columns.check_text(task, name, split, blank_cells=True)
     rows = _with_validation(task, rows, arguments.validation_split_percentage)
     return task, checked(task, rows, arguments, predict)
 
@@ -69,15 +73,6 @@ def checked(
     needed = row_checks.needed_splits(task, predict)
     row_checks.check_splits(task, rows, needed)
     (column,) = task.text_columns
-    for name in needed:
-        kind = rows[name].features[column]
-        if getattr(kind, "dtype", None) not in ("string", "large_string"):
-            raise refusal(
-                f"column {column} of split {name!r}",
-                f"of type {kind}",
-                "a column of text (string)",
-                "Choose another text_column, or convert it.",
-            )
     limits = row_checks.sample_limits(arguments, task)
     return DatasetDict(
         {n: row_checks.first_rows(rows[n].select_columns([column]), limits[n]) for n in needed}
@@ -194,7 +189,7 @@ def _text(task: Task, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Text
 
 
 def _line(task: Task, text: str | None) -> str:
-    # Tables keep a blank line as a missing value.
+    # A csv file keeps a blank line as a missing value.
     text = text or ""
     return text if task.row_end != "newline" or text.endswith("\n") else text + "\n"
 
@@ -241,7 +236,7 @@ def _infer_task(arguments: LanguageDataArguments, rows: DatasetDict, family: str
             "Say which one holds the text.",
         )
     files = (arguments.train_file, arguments.validation_file, arguments.test_file)
-    is_plain = any(Path(path).suffix == ".txt" for path in files if path is not None)
+    is_plain = any(Path(path).suffix.lower() == ".txt" for path in files if path is not None)
     # A line of a txt file has its own line break.
     return _with_flags(
         arguments, lm.own_task(chosen, rows, row_end="none" if is_plain else "newline")

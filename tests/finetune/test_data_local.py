@@ -128,7 +128,8 @@ WRITERS: dict[str, Write] = {
 def test_own_files_after_a_change(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"own.{kind}"
     for word in ("first", "other"):
-        WRITERS[kind](Dataset.from_dict({"sentence": [f"{word} a"], "label": [1]}), path)
+        table = Dataset.from_dict({"sentence": [f"{word} a", f"{word} b"], "label": [0, 1]})
+        WRITERS[kind](table, path)
         os.utime(path, ns=(1, 1))
         arguments = DataArguments(train_file=str(path), validation_file=str(path))
         _, found = rows.load(arguments, "glue", predict=False)

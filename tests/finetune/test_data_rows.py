@@ -79,7 +79,7 @@ def test_own_files_without_a_task(tmp_path: Path) -> None:
 
 
 def test_refusals_of_sources(tmp_path: Path) -> None:
-    text = write(Dataset.from_dict({"text": ["a"], "label": [0]}), tmp_path / "own.csv")
+    text = write(Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}), tmp_path / "own.csv")
     other = write(Dataset.from_dict({"text": ["a"], "label": [0]}), tmp_path / "own.json")
     bare = write(Dataset.from_dict({"number": [1], "label": [0]}), tmp_path / "bare.csv")
     cases = [
@@ -89,7 +89,7 @@ def test_refusals_of_sources(tmp_path: Path) -> None:
         ({"train_file": str(tmp_path / "gone.csv")}, "train_file is '.*gone.csv'; allowed: an exi"),
         ({"train_file": text, "validation_file": other}, "allowed: files of one format"),
         ({"train_file": text, "dataset_name": "x"}, "dataset_name is 'x'; allowed: none beside"),
-        ({"train_file": bare}, "a table with the columns number, label"),
+        ({"train_file": bare}, r"a table with the columns number \(int64\), label"),
         ({"train_file": text}, r"without split 'validation'.*train, validation; it has train\."),
     ]
     for arguments, message in cases:
@@ -103,7 +103,7 @@ def test_refusals_of_sources(tmp_path: Path) -> None:
         ({"text": ["a"], "label": [0]}, r"without column 'sentence'.*it has text, label\. Rename"),
         ({"sentence": ["a"]}, r"without column 'label'.*sentence, label; it has sentence\."),
         ({"sentence": ["a"], "label": [2]}, r"label of task cola is 2; allowed: unacceptable, acc"),
-        ({"sentence": ["a"], "label": [-1]}, r"In split 'train': column label .* is -1"),
+        ({"sentence": ["a"], "label": [-1]}, r"In row 1 of split 'train', column label .* is -1"),
         ({"sentence": ["a"], "label": [None]}, "is None; allowed: unacceptable, acceptable, or 0"),
         ({"sentence": [], "label": []}, r"split 'train' of task cola is \[\]; allowed: a row"),
     ],

@@ -250,7 +250,7 @@ def test_refusals_of_sources(tmp_path: Path, tokenizer) -> None:
         ({"train_file": str(numbers)}, "text_column is None; allowed: one of .*: number, other"),
         (
             {"train_file": str(numbers), "text_column": "number", "validation_file": str(numbers)},
-            "column number of split 'train' is .of type Value.*allowed: a column of text",
+            "column number of split 'train' in .* is of type Value.*allowed: a column of text",
         ),
         (
             {"task_name": "demo", "validation_split_percentage": 50},

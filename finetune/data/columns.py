@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 
 from finetune.data import local

@@ -6,8 +6,8 @@ import codecs
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from finetune.data.wording import Words, cell, reason, refusal
 

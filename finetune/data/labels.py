@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset
 
 from finetune.data import columns, local

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, load_dataset, load_dataset_builder
 from pandas.util import hash_pandas_object
 

@@ -159,7 +159,8 @@ def _filter_of(module: nn.Module) -> Any:
         raise GraphAttentionError(
             f"{type(module).__name__} has no graph filter, though its model's config says that it "
             f"was patched: the model was loaded without its filters. Load it with "
-            f"hf_graphattn.from_pretrained(path)."
+            f"hf_graphattn.from_pretrained(path). If it was built from a patched model's config, "
+            f"hf_graphattn.unpatch_model(model) makes it plain."
         ) from None
 
 

@@ -24,9 +24,11 @@ from transformers.utils.hub import cached_file
 
 from .attention import FILTER, is_filter_key
 from .config_entry import make_entry, read_entry
+from .configs import ENTRY, IMPLEMENTATION
 from .errors import GraphAttentionError, refusal
 from .filters import filter_parameters
 from .patching import patch_model
+from .saving import ASKS
 from .variants import VariantConfig
 
 # The arguments of transformers' from_pretrained that say where the files are.
@@ -88,6 +90,10 @@ def from_pretrained(
         path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
     )
     variant = _variant(path, saved, graph_attn, bool(tensors))
+    asks = kwargs.pop(ASKS, None)
+    if asks is None:
+        asks = config.output_attentions or (saved or {}).get(ASKS, False)
+    _make_plain(config, bool(asks))
     model, loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
     patch_model(model, variant, backend=backend)
     if saved is not None:
@@ -108,7 +114,9 @@ def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[s
     if isinstance(config, PreTrainedConfig):
         return copy.deepcopy(config), kwargs
     kept = hub_arguments(kwargs)
-    for name in ("dtype", "torch_dtype"):  # may be "auto", which a config would take for a dtype
+    # A dtype may be "auto", which a config would take for a dtype; a patched model's config.json
+    # names an attention implementation beside which transformers refuses to ask for attentions.
+    for name in ("dtype", "torch_dtype", ASKS):
         if name in kwargs:
             kept[name] = kwargs.pop(name)
     # The config takes those of the other arguments that are its settings (num_labels).
@@ -155,11 +163,18 @@ def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
     return cls
 
 
+def _make_plain(config: PreTrainedConfig, asks_for_attentions: bool) -> None:
+    """Take from the config of a patched checkpoint what makes it one."""
+    for name in (ENTRY, IMPLEMENTATION, "auto_map"):
+        config.__dict__.pop(name, None)
+    config.output_attentions = False
+    config._attn_implementation = None  # the plain class chooses its own, and is then patched
+    if asks_for_attentions:
+        config.output_attentions = True  # transformers then chooses "eager"
+
+
 def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
     """(The plain model, what the caller gets: a tuple if `output_loading_info` is asked for)."""
-    for name in ("graph_attn", "attn_implementation", "auto_map"):
-        config.__dict__.pop(name, None)
-    config._attn_implementation = None  # the plain class chooses its own, and is then patched
     if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
         if type(config) not in cls._model_mapping:
             raise refusal(

@@ -2,8 +2,9 @@
 
 `patch_model` checks everything and builds every filter before it touches the model: after an
 error the model is as it was. The model keeps its class, its modules and its parameters. Each
-self-attention module gains a submodule `graph_filter` and a forward pre-hook; the config gains the
-name of the attention function and one JSON object, `config.graph_attn`.
+self-attention module gains a submodule `graph_filter` and a forward pre-hook. The modules get
+copies of their configs, which say the name of the attention function and what was patched, in one
+JSON object, `config.graph_attn`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from typing import Any, TypeVar
 
 import transformers
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from . import backends
 from .architectures import AttentionModule, attention_modules, supported, unknown_attention
 from .attention import FILTER, NAME, before_attention
 from .card import hub_id
 from .config_entry import make_entry
+from .configs import copies_of, give_back, is_marked, make_plain, own_configs, replace_configs
 from .errors import GraphAttentionError, refusal
 from .filters import is_patched
 from .repository import PushToHub
+from .saving import SavePretrained
 from .variants import GraphFilter, VariantConfig, variant_configs
 
-# The attribute of a patched model that holds [(config, its own attention implementation)].
+# The attribute of a patched model that holds its `OwnConfig`s.
 UNDO = "_graph_attn_undo"
+# The methods that a patched model has of its own.
+METHODS = {"push_to_hub": PushToHub, "save_pretrained": SavePretrained}
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -62,11 +67,14 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
 def unpatch_model(model: Model) -> Model:
     """Take the filters out again: the original model, bit for bit. Returns the model.
 
+    A model without filters whose config is that of a patched model (it was built from that config,
+    or loaded by transformers itself) becomes plain too.
+
     Raises:
         GraphAttentionError: the model is not patched.
     """
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
-    if not owners:
+    if not owners and not is_marked(model):
         raise GraphAttentionError(
             f"{type(model).__name__} is not patched, so there is nothing to take out. "
             f"is_patched(model) tells whether a model is."
@@ -74,17 +82,11 @@ def unpatch_model(model: Model) -> Model:
     for attention in attention_modules(model):
         _detach(attention.module)
     for owner in owners:
-        for config, implementation in owner.__dict__.pop(UNDO):
-            config._attn_implementation = implementation
-        del owner.config.attn_implementation, owner.config.graph_attn
-        del owner.__dict__["push_to_hub"]
+        give_back(model, owner.__dict__.pop(UNDO))
+        for name in METHODS:
+            del owner.__dict__[name]
+    make_plain(model)
     return model
-
-
-def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
-    """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
-    found = [getattr(module, "config", None) for module in model.modules()]
-    return list({id(c): c for c in found if isinstance(c, PreTrainedConfig)}.values())
 
 
 def _check_arguments(model: object, config: object) -> None:
@@ -167,19 +169,21 @@ def _attach(
     modules: list[AttentionModule],
     filters: dict[str, GraphFilter],
 ) -> None:
+    made = own_configs(model)
+    copies = copies_of(model, made)
+    own: Any = copies[id(model.config)]
+    # This one is written to config.json, so that plain transformers refuses the checkpoint.
+    own.attn_implementation = NAME
+    own.graph_attn = make_entry(config) | _base_model(model)
     for attention in modules:
         # None marks a module as plain on purpose; a module without the mark was never patched.
         setattr(attention.module, FILTER, filters.get(attention.name))
         if attention.name in filters:
             attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
-    undo = [(c, c._attn_implementation) for c in model_configs(model)]
-    model.__dict__[UNDO] = undo
-    for own_config, _ in undo:
-        own_config._attn_implementation = NAME
-    # This one is written to config.json, so that plain transformers refuses the checkpoint.
-    model.config.attn_implementation = NAME
-    model.config.graph_attn = make_entry(config) | _base_model(model)
-    model.__dict__["push_to_hub"] = PushToHub(model)
+    replace_configs(model, copies)
+    model.__dict__[UNDO] = made
+    methods = {name: method(model) for name, method in METHODS.items()}
+    model.__dict__.update(methods)
 
 
 def _base_model(model: PreTrainedModel) -> dict[str, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformers.models.auto import auto_factory, modeling_auto
 
 from .adapters import refuse_adapted
 from .card import model_card
+from .saving import ModelMethod
 
 MODULE = "graph_attn"
 
@@ -104,26 +104,11 @@ def push_to_hub(
     return commit
 
 
-class PushToHub:
-    """`push_to_hub` of a patched model. transformers' own would write its card over ours.
-
-    It refers to the model weakly, so that `del model` frees it. A copy of the model has its own.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = weakref.ref(model)
+class PushToHub(ModelMethod):
+    """`push_to_hub` of a patched model. transformers' own would write its card over ours."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
-        model = self.model()
-        assert model is not None  # it is called as a method of the model
-        return push_to_hub(model, *args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PushToHub:
-        model: Any = self.model()
-        return PushToHub(memo.get(id(model), model))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PushToHub, (self.model(),)
+        return push_to_hub(self.model(), *args, **kwargs)
 
 
 def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -> ModelCard:

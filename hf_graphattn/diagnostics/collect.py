@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from hf_graphattn.adapters import active_filter, base_model
 from hf_graphattn.architectures import self_attention_modules
 from hf_graphattn.attention import FILTER
+from hf_graphattn.configs import model_configs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.filters import is_patched
-from hf_graphattn.patching import model_configs, patch_model, unpatch_model
+from hf_graphattn.patching import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer
 from hf_graphattn.variants.gfsa import GFSAConfig
 from hf_graphattn.version import __version__
@@ -125,11 +126,11 @@ def _whole(name: str, value: Any) -> int:
 def _prepared(model: nn.Module) -> Iterator[None]:
     """In this context every self-attention module has a filter; eval mode, and no cache."""
     training = [(module, module.training) for module in model.modules()]
-    caching = [c for c in model_configs(model) if getattr(c, "use_cache", False)]
     lent: list[nn.Module] = []
     plain = not is_patched(model)
     if plain:
         patch_model(base_model(model), PLAIN)
+    caching = [c for c in model_configs(model) if getattr(c, "use_cache", False)]
     try:
         for attention in self_attention_modules(model):
             if getattr(attention.module, FILTER) is None:  # `layers` of the config left it plain

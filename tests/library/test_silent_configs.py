@@ -1,0 +1,194 @@
+"""What a model was patched with is the model's own: configs that models share, in any order."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from saved import CONFIGS, patched
+from tiny import MODELS, inputs
+from transformers import PreTrainedModel
+
+import hf_graphattn as ga
+
+ARCHITECTURES = ("BERT", "GPT-2", "T5")
+NAMES = ("gfsa", "laplacian", "plain")
+
+
+def shared(architecture: str, after: bool) -> dict[str, PreTrainedModel]:
+    """Two patched models and a plain one of one config, made before or after patching began."""
+    first = MODELS[architecture]()
+    models = {"gfsa": first}
+    if after:
+        ga.patch_model(first, CONFIGS["gfsa"])
+    for name in NAMES[1:]:
+        models[name] = type(first)(first.config).eval()
+        models[name].load_state_dict(first.state_dict(), strict=False)
+    if not after:
+        ga.patch_model(first, CONFIGS["gfsa"])
+    ga.patch_model(models["laplacian"], CONFIGS["laplacian"])
+    return models
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_models_of_one_config_save_and_load_as_themselves(
+    architecture: str, after: bool, tmp_path: Path
+) -> None:
+    models = shared(architecture, after)
+    batch = inputs(models["gfsa"], "right")
+    for name in NAMES[:2]:
+        models[name].save_pretrained(tmp_path / name)
+        loaded = ga.from_pretrained(tmp_path / name)
+        assert next(iter(ga.graph_filters(loaded).values())).variant_config == CONFIGS[name]
+        assert torch.equal(loaded(**batch)[0], models[name](**batch)[0])
+    if not after:
+        models["plain"].save_pretrained(tmp_path / "plain")
+        assert "graph_attn" not in (tmp_path / "plain" / "config.json").read_text()
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(NAMES[:2])])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_unpatching_in_any_order_gives_plain_models(
+    architecture: str, after: bool, order: tuple[str, ...]
+) -> None:
+    torch.manual_seed(0)
+    expected = MODELS[architecture]()
+    torch.manual_seed(0)
+    models = shared(architecture, after)
+    batch = inputs(expected)
+    plain = expected.eval()(**batch)[0]
+    for name in order:
+        ga.unpatch_model(models[name])
+        torch.testing.assert_close(models[name](**batch)[0], plain)
+        assert "graph_attn" not in json.dumps(models[name].config.to_dict())
+    if after and architecture == "T5":  # its halves have copies of the config that it was given
+        with pytest.raises(ga.GraphAttentionError, match=r"unpatch_model\(model\) makes it plain"):
+            models["plain"](**batch)
+        ga.unpatch_model(models["plain"])
+    torch.testing.assert_close(models["plain"](**batch)[0], plain)
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_configs_are_the_same_objects_again(architecture: str) -> None:
+    model = MODELS[architecture]()
+    before = [(m, m.config) for m in model.modules() if hasattr(m, "config")]
+    ga.patch_model(model, CONFIGS["gfsa"])
+    assert model.config is not before[0][1]
+    assert model.config is model.base_model.config
+    assert not hasattr(before[0][1], "graph_attn")
+    ga.unpatch_model(model)
+    assert all(module.config is config for module, config in before)
+
+
+def test_what_is_assigned_to_a_patched_config_stays() -> None:
+    model = patched("T5")
+    config = ga.unpatch_model(model).config
+    ga.patch_model(model, CONFIGS["gfsa"])
+    model.config.problem_type = "regression"
+    model.config.use_cache = False
+    model.resize_token_embeddings(70)
+    ga.unpatch_model(model)
+    assert model.config is config
+    assert (config.problem_type, config.use_cache, config.vocab_size) == ("regression", False, 70)
+
+
+def test_copies_and_pickles_of_a_model_unpatch_by_themselves() -> None:
+    model = patched("T5")
+    batch = inputs(model)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(copied(**batch)[0], model(**batch)[0])
+        assert copied.save_pretrained.model() is copied
+        ga.unpatch_model(copied)
+        assert ga.is_patched(model)
+        assert hasattr(model.config, "graph_attn")
+        assert not hasattr(copied.config, "graph_attn")
+    expected = ga.unpatch_model(model)(**batch)[0]
+    assert torch.equal(copied(**batch)[0], expected)
+
+
+def test_models_that_peft_wraps_do_not_share_either(tmp_path: Path) -> None:
+    config = MODELS["BERT"]().config
+    cls = type(MODELS["BERT"]())
+    models = [ga.patch_model(cls(config), CONFIGS[name]) for name in NAMES[:2]]
+    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
+    adapted = [get_peft_model(model, settings) for model in models]
+    batch = inputs(models[0])
+    for each, name in zip(adapted, NAMES[:2], strict=True):
+        merged = each.eval().merge_and_unload()
+        merged.save_pretrained(tmp_path / name)
+        loaded = ga.from_pretrained(tmp_path / name)
+        assert torch.equal(loaded(**batch)[0], merged(**batch)[0])
+        ga.unpatch_model(merged)
+        assert merged.config is config
+
+
+def asking(architecture: str) -> PreTrainedModel:
+    """A model whose config asks for attentions, as transformers makes it."""
+    model = MODELS[architecture](attn_implementation="eager", output_attentions=True)
+    assert model.config.output_attentions
+    return model
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_config_that_asks_for_attentions(architecture: str, tmp_path: Path) -> None:
+    model = asking(architecture)
+    batch = inputs(model)
+    plain = model(**batch)
+    ga.patch_model(model, ga.GFSAConfig(w_K=0.3))
+    found = model(**batch)
+    key = "attentions" if "attentions" in found else "decoder_attentions"
+    assert len(found[key]) == len(plain[key]) > 0
+    found[0].sum().backward()
+
+    model.save_pretrained(tmp_path / "patched")
+    assert model.config.output_attentions
+    model.save_pretrained(tmp_path / "again")
+    loaded = ga.from_pretrained(tmp_path / "patched")
+    again = loaded(**batch)
+    assert torch.equal(again[0], found[0])
+    assert torch.equal(again[key][0], found[key][0])
+    assert key not in ga.from_pretrained(tmp_path / "patched", output_attentions=False)(**batch)
+
+    loaded.save_pretrained(tmp_path / "twice")
+    texts = [(tmp_path / n / "config.json").read_text() for n in ("patched", "again", "twice")]
+    assert len(set(texts)) == 1
+    for each in (model, loaded):
+        ga.unpatch_model(each)
+        after = each(**batch)
+        assert torch.equal(after[0], plain[0])
+        assert torch.equal(after[key][0], plain[key][0])
+        each.save_pretrained(tmp_path / "plain")
+        assert key in type(each).from_pretrained(tmp_path / "plain")(**batch)
+    filtered = ga.from_pretrained(tmp_path / "plain", graph_attn=ga.GFSAConfig(w_K=0.3))
+    assert torch.equal(filtered(**batch)[0], found[0])
+    ga.unpatch_model(filtered).save_pretrained(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_loading_may_ask_for_attentions(architecture: str, tmp_path: Path) -> None:
+    model = patched(architecture)
+    model.save_pretrained(tmp_path)
+    batch = inputs(model)
+    loaded = ga.from_pretrained(tmp_path, output_attentions=True)
+    key = "attentions" if architecture != "T5" else "decoder_attentions"
+    expected = model(**batch, output_attentions=True)
+    assert torch.equal(loaded(**batch)[key][0], expected[key][0])
+    ga.from_pretrained(tmp_path, config=model.config, output_attentions=True)(**batch)[key]
+
+
+def test_plain_transformers_still_refuses_such_a_folder(
+    tmp_path: Path,
+) -> None:
+    ga.patch_model(asking("BERT"), ga.GFSAConfig()).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["attn_implementation"] == "graph_attn"
+    assert saved["graph_attn"]["output_attentions"] is True
+    assert not saved.get("output_attentions")

@@ -94,7 +94,10 @@ def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | Non
 def _filtered(
     graph_filter: Any, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
 ) -> tuple[Tensor, Tensor | None]:
-    """(H V, H if recorded); with a cache, only the rows of the new tokens."""
+    """(H V, H if recorded); with a cache, only the rows of the new tokens.
+
+    A recorded H is what the output is computed from, as in transformers' eager attention.
+    """
     record = _recording()
     name = backends.choose(
         graph_filter.backend,
@@ -116,8 +119,12 @@ def _filtered(
             f"the attention has {new} queries and {keys} keys: keys from a cache that the filter "
             f"cannot use{' to record attentions' if record else ''}. Pass use_cache=False."
         )
-    out = graph_filter(attend, value)
-    return out, graph_filter.matrix(every, value) if record else None
+    if layer is not None or not record:
+        out = graph_filter(attend, value)  # fills the cache, if there is one
+    if not record:
+        return out, None
+    matrix = graph_filter.matrix(every, value)
+    return matrix @ value, matrix
 
 
 def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

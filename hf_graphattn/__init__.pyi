@@ -2,7 +2,6 @@
 
 import typing
 
-from .adapters import peft_modules as peft_modules
 from .card import model_card as model_card
 from .diagnostics import diagnose as diagnose
 from .errors import GraphAttentionError as GraphAttentionError
@@ -16,6 +15,7 @@ from .loading import from_pretrained as from_pretrained
 from .patching import patch_model as patch_model
 from .patching import unpatch_model as unpatch_model
 from .peft import load_peft as load_peft
+from .peft import peft_modules as peft_modules
 from .reporting import report as report
 from .repository import push_to_hub as push_to_hub
 from .repository import save_repository as save_repository

@@ -12,16 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .attention import FILTER, is_filter_key
+from .attention import is_filter_key
 from .errors import refusal
 from .variants import GraphFilter
 
 BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
-
-
-def peft_modules() -> list[str]:
-    """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters."""
-    return [FILTER]
 
 
 def is_adapted(model: nn.Module) -> bool:
@@ -58,8 +53,8 @@ def is_adapter_folder(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file()
 
 
-def saved_filters(path: str, where: dict[str, Any]) -> tuple[bool, dict[str, Tensor]]:
-    """Whether a saved adapter has its own filters; and their tensors, by their names in the base.
+def saved_filters(path: str, where: dict[str, Any]) -> tuple[list[str], dict[str, Tensor]]:
+    """A saved adapter's `modules_to_save`, and its filters' tensors, by their names in the base.
 
     Filters whose scalars are all fixed have no tensors.
     """
@@ -71,7 +66,7 @@ def saved_filters(path: str, where: dict[str, Any]) -> tuple[bool, dict[str, Ten
         for name, tensor in weights.items()
         if is_filter_key(name)
     }
-    return FILTER in (config.modules_to_save or []), tensors
+    return list(config.modules_to_save or []), tensors
 
 
 def load_adapter(model: nn.Module, path: str, **kwargs: Any) -> Any:

@@ -39,4 +39,13 @@ def read_entry(entry: object, path: str) -> VariantConfig:
             f"at most {FORMAT}",
             f"It was saved by hf_graphattn {entry.get('hf_graphattn')}: upgrade hf_graphattn.",
         )
-    return variant_from_dict(entry)
+    config = variant_from_dict(entry)
+    missing = sorted(config.to_dict().keys() - entry.get("settings", {}).keys())
+    if missing:
+        raise refusal(
+            f"'settings' of 'graph_attn' in {path!r}",
+            entry.get("settings"),
+            f"an object with every setting of variant {config.variant!r}, and {missing} is missing",
+            "It was edited, or damaged: save the patched model again.",
+        )
+    return config

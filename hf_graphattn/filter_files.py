@@ -23,6 +23,7 @@ from .architectures import self_attention_modules
 from .attention import FILTER
 from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError
+from .filter_tensors import CHECKSUM, checksum
 from .filters import graph_filters, read_config
 from .loading import HUB_ARGUMENTS, find_file, load_filter_tensors
 from .patching import patch_model, unpatch_model
@@ -45,7 +46,8 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
         for name, graph_filter in filters.items()
         for scalar, parameter in graph_filter.named_parameters()
     }
-    about = {"graph_attn": make_entry(config), "shape": shape_of(model)}
+    entry = make_entry(config) | {CHECKSUM: checksum(tensors.values())}
+    about = {"graph_attn": entry, "shape": shape_of(model)}
     path = Path(folder) / FILTERS_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".part")
@@ -86,7 +88,7 @@ def load_filters(
         )
     patch_model(model, variant, backend=backend)
     try:
-        load_filter_tensors(model, tensors, path)
+        load_filter_tensors(model, tensors, path, saved)
     except GraphAttentionError:
         unpatch_model(model)
         raise

@@ -26,6 +26,7 @@ from .attention import FILTER, is_filter_key
 from .config_entry import make_entry, read_entry
 from .configs import ENTRY, IMPLEMENTATION
 from .errors import GraphAttentionError, refusal
+from .filter_tensors import CHECKSUM, refuse_changed, refuse_damaged
 from .filters import filter_parameters
 from .patching import patch_model
 from .saving import ASKS
@@ -97,7 +98,7 @@ def from_pretrained(
     model, loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
     patch_model(model, variant, backend=backend)
     if saved is not None:
-        load_filter_tensors(model, tensors, path)
+        load_filter_tensors(model, tensors, path, saved)
         model.config.graph_attn = make_entry(variant) | _base_of(saved)
     return loaded
 
@@ -230,11 +231,16 @@ def _filter_tensors(
     return tensors
 
 
-def load_filter_tensors(model: PreTrainedModel, tensors: dict[str, Tensor], path: str) -> None:
+def load_filter_tensors(
+    model: PreTrainedModel, tensors: dict[str, Tensor], path: str, entry: dict[str, Any]
+) -> None:
     """Copy a checkpoint's filter tensors into a patched model's scalars.
 
+    entry: the checkpoint's "graph_attn". Checkpoints of hf_graphattn 0.1.0 have no checksum in it.
+
     Raises:
-        GraphAttentionError: a tensor is missing, misshapen or left over.
+        GraphAttentionError: a tensor is missing, misshapen, left over, not of finite numbers, or
+            not what was saved.
     """
     parameters = dict(filter_parameters(model))
     own_names = {saved: own for own in parameters for saved in _saved_names(own, model)}
@@ -252,6 +258,8 @@ def load_filter_tensors(model: PreTrainedModel, tensors: dict[str, Tensor], path
             f"Left over: {_few(left_over)}. Misshapen: {_few(wrong)}. The checkpoint is damaged or "
             f"was edited: save the model again."
         )
+    refuse_damaged(tensors, path)
+    refuse_changed((tensors[name] for name in parameters), entry.get(CHECKSUM), path)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

@@ -1,6 +1,6 @@
 """Loading a PEFT adapter that was trained on a patched model, with every filter accounted for.
 
-    adapter = LoraConfig(..., modules_to_save=ga.peft_modules())
+    adapter = LoraConfig(..., modules_to_save=ga.peft_modules(model))
 
 PEFT then trains a copy of each filter, and saves, switches and disables it with the adapter. If
 the adapter is loaded onto a base that is not patched, PEFT drops the filters without a word;
@@ -9,19 +9,41 @@ the adapter is loaded onto a base that is not patched, PEFT drops the filters wi
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .adapters import base_model, load_adapter, peft_modules, saved_filters
-from .config_entry import read_entry
+from .adapters import base_model, load_adapter, saved_filters
+from .attention import FILTER
+from .config_entry import make_entry, read_entry
+from .configs import ENTRY
 from .errors import GraphAttentionError, refusal
 from .filter_files import FILTERS_NAME, load_filters, read_filters
+from .filter_tensors import refuse_damaged
 from .filters import filter_parameters, is_patched, read_config
 from .loading import find_file, hub_arguments
 from .patching import unpatch_model
+from .variants import VariantConfig
+
+logger = logging.getLogger("hf_graphattn")
+
+
+def peft_modules(model: nn.Module | None = None) -> list[str]:
+    """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters.
+
+    With the patched model the adapter tells what that was patched with, in a name that no module
+    has: PEFT keeps it in the adapter's config, and `load_peft` compares it.
+
+    Raises:
+        GraphAttentionError: a model is given that is not patched.
+    """
+    if model is None:
+        return [FILTER]
+    return [FILTER, f"{ENTRY}={json.dumps(make_entry(read_config(base_model(model))))}"]
 
 
 def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs: Any) -> Any:
@@ -51,12 +73,17 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         )
     path = os.fspath(adapter)
     where = hub_arguments(kwargs)
-    has_filters, tensors = saved_filters(path, where)
+    modules, tensors = saved_filters(path, where)
+    refuse_damaged(tensors, path)
     was_plain = not is_patched(model)
     try:
-        if find_file(path, FILTERS_NAME, where) is not None:
+        has_file = find_file(path, FILTERS_NAME, where) is not None
+        if has_file:
             _match_file(model, path, where)
-        _check(model, tensors, has_filters, path)
+        _check(model, tensors, FILTER in modules, path)
+        told = _match_entry(model, modules, path) or has_file
+        if FILTER in modules and not told:
+            _say_unknown(model, path)
         return load_adapter(model, path, **kwargs)
     except Exception:
         if was_plain and is_patched(model):
@@ -69,11 +96,35 @@ def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> Non
     if not is_patched(model):
         load_filters(model, path, **where)
         return
-    needed = read_entry(read_filters(path, where)[0], path)
+    _refuse_other(model, read_entry(read_filters(path, where)[0], path), path)
+
+
+def _match_entry(model: PreTrainedModel, modules: list[str], path: str) -> bool:
+    """Whether `peft_modules(model)` kept what the base was patched with; if so, compare it."""
+    entries = [name.partition("=")[2] for name in modules if name.startswith(f"{ENTRY}=")]
+    for entry in entries:
+        try:
+            saved = json.loads(entry)
+        except ValueError:
+            saved = entry  # which `read_entry` refuses
+        _refuse_other(model, read_entry(saved, path), path)
+    return bool(entries)
+
+
+def _say_unknown(model: PreTrainedModel, path: str) -> None:
+    logger.warning(
+        f"the adapter {path!r} does not tell which settings its base was patched with, so they "
+        f"cannot be compared with those of this model: {read_config(model)}. Make adapters with "
+        f"modules_to_save=peft_modules(model), or call save_filters(model, folder) beside them."
+    )
+
+
+def _refuse_other(model: PreTrainedModel, needed: VariantConfig, path: str) -> None:
     if read_config(model) != needed:
         raise GraphAttentionError(
             f"the adapter {path!r} was trained on a base patched with {needed}, and this one is "
-            f"patched with {read_config(model)}. Pass the plain base: it will be patched."
+            f"patched with {read_config(model)}. Pass the plain base: it is patched if the adapter "
+            f"has a {FILTERS_NAME}; or patch the base with that config."
         )
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .configs import ENTRY
+from .filter_tensors import checksum_entry
 
 # The key of the entry "graph_attn" that says that the config asks for attentions: transformers
 # writes no config that does, unless its attention implementation is "eager".
@@ -46,18 +47,20 @@ class SavePretrained(ModelMethod):
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         model = self.model()
-        with _as_written(model.config):
+        state = args[2] if len(args) > 2 else kwargs.get("state_dict")
+        with _as_written(model.config, checksum_entry(model, state)):
             type(model).save_pretrained(model, *args, **kwargs)
 
 
 @contextmanager
-def _as_written(config: Any) -> Iterator[None]:
-    """In this context the config is what config.json is to say."""
+def _as_written(config: Any, more: dict[str, Any]) -> Iterator[None]:
+    """In this context the config is what config.json is to say, with more in its entry."""
     entry, asks = getattr(config, ENTRY), config.output_attentions
     implementation = config._attn_implementation
     if asks:
         config.output_attentions = False
-        setattr(config, ENTRY, entry | {ASKS: True})
+        more = more | {ASKS: True}
+    setattr(config, ENTRY, entry | more)
     try:
         yield
     finally:

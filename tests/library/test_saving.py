@@ -39,6 +39,7 @@ def test_a_folder_holds_safetensors_and_json_only(tmp_path: Path):
     assert {path.suffix for path in tmp_path.iterdir()} <= {".safetensors", ".json"}
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["attn_implementation"] == "graph_attn"
+    assert saved["graph_attn"].pop("checksum").startswith("sha256:")
     assert saved["graph_attn"] == {
         "format": 1,
         "hf_graphattn": ga.__version__,

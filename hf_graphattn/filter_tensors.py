@@ -1,0 +1,71 @@
+"""The filters' tensors as they are saved: what they must be, and the checksum beside them.
+
+The checksum is of the tensors in the order of the model's layers. Their names are not part of it: a
+base model and a model with a head name the same tensors differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .adapters import is_adapted
+from .errors import GraphAttentionError
+from .filters import filter_parameters
+
+CHECKSUM = "checksum"  # the key of the entry "graph_attn"
+
+
+def checksum(tensors: Iterable[Tensor]) -> str:
+    """The SHA-256 of the tensors: their dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return f"sha256:{digest.hexdigest()}"
+
+
+def checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict[str, str]:
+    """`{"checksum": ...}` of the tensors that are saved; empty where no process holds them whole.
+
+    state: the tensors that are saved instead of the model's own, as accelerate gathers them.
+    """
+    own = dict(filter_parameters(model))
+    saved: list[Any] = [(own if state is None else state).get(name) for name in own]
+    whole = all(type(each) in (Tensor, nn.Parameter) and not each.is_meta for each in saved)
+    if not saved or not whole or is_adapted(model) or getattr(model, "tp_size", None):
+        return {}
+    return {CHECKSUM: checksum(saved)}
+
+
+def refuse_damaged(tensors: Mapping[str, Tensor], path: str) -> None:
+    """Raise `GraphAttentionError` for a tensor that no filter can have saved."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            what = f"of dtype {tensor.dtype}"
+        elif not tensor.float().isfinite().all():
+            what = "not finite"
+        else:
+            continue
+        raise GraphAttentionError(
+            f"the filter tensor {name} of {path!r} is {what}; allowed: finite floating-point "
+            f"numbers. The file is damaged or was edited, or its training diverged: save it again."
+        )
+
+
+def refuse_changed(tensors: Iterable[Tensor], expected: object, path: str) -> None:
+    """Raise `GraphAttentionError` if a checksum was saved, and is not that of these tensors."""
+    found = checksum(tensors)
+    if expected is not None and expected != found:
+        raise GraphAttentionError(
+            f"the filter tensors of {path!r} are not those that were saved: their checksum is "
+            f"{found!r}, and {expected!r} was written beside them. The file is damaged or was "
+            f"edited: save the model again. (Who edited it on purpose removes 'checksum' from the "
+            f"entry 'graph_attn'.)"
+        )

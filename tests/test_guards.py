@@ -52,3 +52,9 @@ def test_every_public_name_exists_and_every_setting_has_its_help() -> None:
     for config in ga.variant_configs().values():
         for field in dataclasses.fields(config):
             assert len(field.metadata["help"]) > 5, (config, field.name)
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Pytest imports them by their names alone, and would collect only one of the two."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(names) == len(set(names))

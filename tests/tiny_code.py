@@ -9,6 +9,8 @@ import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
     PreTrainedTokenizerBase,
@@ -98,6 +100,29 @@ def save_bart(folder: Path) -> Path:
         dropout=0.0,
     )
     return _save(BartForConditionalGeneration(config), tokenizer, folder)
+
+
+def save_writer(kind: str, folder: Path, text: str) -> Path:
+    """A T5 or BART that writes this text whatever it reads, with its tokenizer; returns the folder.
+
+    No layer adds anything, so that the decoder sees the token before alone. Each token of the text
+    is nearer to the one before it than that is to itself: it is longer, and shares an axis with it.
+    """
+    {"t5": save_t5, "bart": save_bart}[kind](folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens = tokenizer(text_target=text)["input_ids"]
+    if tokens[-1] == model.config.decoder_start_token_id:  # BART's, which ends where it is told to
+        tokens = tokens[:-1]
+    axes = torch.eye(model.config.d_model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 or name.endswith("bias"):
+                parameter.zero_()
+        embeddings = model.get_input_embeddings().weight  # the head's rows too
+        for i, token in enumerate([model.config.decoder_start_token_id, *tokens]):
+            embeddings[token] = 3**i * (axes[i] + axes[i - 1])
+    return _save(model, tokenizer, folder)
 
 
 def rows(functions: Iterable[str]) -> Dataset:

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 import hf_graphattn as ga
 from finetune import code_classification, glue
+from finetune.engine.progress import LOG
 
 RECIPES = Path(code_classification.__file__).parent / "recipes"
 TRAPS = (
@@ -41,6 +42,14 @@ def run(
     )
 
 
+def run_writer(folder: Path, kind: str, text: str) -> dict[str, Any]:
+    """The same of a model that writes this text, and is not changed by the training."""
+    tiny_code.save_writer(kind, folder / "writer", text)
+    still = ("--variant", "gfsa", "--learning_rate", "0", "--filter_learning_rate", "0")
+    model = ("--model_name_or_path", str(folder / "writer"))
+    return run(folder, kind, *still, *model, "--objective", "generate")
+
+
 def predictions(folder: Path) -> list[int]:
     header, *lines = (folder / "out" / "defect.tsv").read_text().splitlines()
     assert header == "index\tprediction"
@@ -63,36 +72,39 @@ def test_a_head_classifies_code_that_spells_end_tokens(tmp_path: Path, kind: str
     assert model.config.id2label == {0: "false", 1: "true"}
 
 
-@pytest.mark.parametrize(("kind", "rate", "accuracy"), [("t5", "0.02", 1.0), ("bart", "0.01", 0)])
-def test_a_decoder_learns_to_write_the_label(
-    tmp_path: Path, kind: str, rate: str, accuracy: float
-) -> None:
-    """Two functions told apart by one sign; BART learns in this time only to write some label."""
+@pytest.mark.parametrize(("kind", "rate"), [("t5", "0.02"), ("bart", "0.01")])
+def test_a_decoder_learns_to_write_labels(tmp_path: Path, kind: str, rate: str) -> None:
+    """The loss halves, for which it is enough to learn that labels are written at all."""
     results = run(
         tmp_path,
         kind,
         *("--objective", "generate", "--variant", "gfsa", "--filter_learning_rate", "0.01"),
         *("--num_train_epochs", "12", "--learning_rate", rate, "--lr_scheduler_type", "constant"),
-        functions=("int f() { return a + 1; }", "int f() { return a - 1; }"),
     )
-    assert results["eval_unknown"] == 0.0
-    assert results["eval_accuracy"] >= accuracy
+    lines = (tmp_path / "out" / LOG).read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
+    assert len(losses) == 24
+    assert max(losses[-4:]) < losses[0] / 2
+    assert results["filter_max_abs"] > 0
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_what_a_decoder_writes_is_scored_and_written_down(tmp_path: Path, kind: str) -> None:
+    results = run_writer(tmp_path, kind, "true")
     assert results["label_words"] == ["false", "true"]
-    found = predictions(tmp_path)
-    assert set(found) <= {0, 1}
-    assert results["test_accuracy"] == pytest.approx(
-        sum(x == i % 2 for i, x in enumerate(found)) / 5
-    )
-    # What was saved writes the same words.
+    assert results["eval_unknown"] == 0.0
+    assert results["eval_accuracy"] == results["test_accuracy"] == 2 / 5  # every second row
+    assert predictions(tmp_path) == [1] * 5
+    # What was saved writes the same word.
     model = ga.from_pretrained(tmp_path / "out").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     inputs = dict(tokenizer("int f() { return a + 1; }", return_tensors="pt"))
-    text = tokenizer.decode(model.generate(**inputs, max_new_tokens=8)[0], skip_special_tokens=True)
-    assert text.strip() == ("false", "true")[found[0]]
+    text = tokenizer.decode(model.generate(**inputs, max_new_tokens=3)[0], skip_special_tokens=True)
+    assert text.strip() == "true"
 
 
 def test_unknown_text_is_minus_one_in_the_predictions(tmp_path: Path) -> None:
-    results = run(tmp_path, "t5", "--objective", "generate", "--learning_rate", "0")
+    results = run_writer(tmp_path, "t5", "a")
     assert results["eval_unknown"] == 1.0
     assert results["eval_accuracy"] == results["test_accuracy"] == 0.0
     assert predictions(tmp_path) == [-1] * 5

@@ -25,7 +25,8 @@ def read_entry(entry: object, path: str) -> VariantConfig:
     Raises:
         GraphAttentionError: this version cannot read the entry.
     """
-    if not isinstance(entry, dict) or not isinstance(entry.get("format"), int):
+    number = entry.get("format") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or type(number) is not int or number < 1:
         raise refusal(
             f"'graph_attn' in {path!r}",
             entry,

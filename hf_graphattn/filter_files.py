@@ -21,11 +21,12 @@ from transformers import PreTrainedModel
 from .adapters import base_model, original_filter, refuse_adapted
 from .architectures import self_attention_modules
 from .attention import FILTER
+from .checkpoints import HUB_ARGUMENTS, find_file
 from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError
 from .filter_tensors import CHECKSUM, checksum
-from .filters import graph_filters, read_config
-from .loading import HUB_ARGUMENTS, find_file, load_filter_tensors
+from .filters import graph_filters, read_config, refuse_no_model
+from .loading import load_filter_tensors
 from .patching import patch_model, unpatch_model
 from .variants import GraphFilter
 
@@ -75,6 +76,7 @@ def load_filters(
         GraphAttentionError: there is no such file, or it is damaged; or the model is patched
             already, or has other attention modules or heads. The model is then as it was.
     """
+    refuse_no_model(model)
     path = os.fspath(path_or_repo)
     saved, shape, tensors = read_filters(path, kwargs)
     variant = read_entry(saved, path)
@@ -116,6 +118,8 @@ def read_filters(
         with safe_open(file, framework="pt") as opened:
             about = {key: json.loads(text) for key, text in (opened.metadata() or {}).items()}
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        if not isinstance(about["shape"], dict):
+            raise ValueError(f"its 'shape' is {about['shape']!r}")
         return about["graph_attn"], about["shape"], tensors
     except (SafetensorError, ValueError, KeyError) as error:
         raise GraphAttentionError(

@@ -8,7 +8,7 @@ from torch import nn
 
 from .adapters import original_filter
 from .attention import FILTER
-from .errors import GraphAttentionError
+from .errors import GraphAttentionError, refusal
 from .variants import VariantConfig
 
 
@@ -18,7 +18,12 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def graph_filters(model: nn.Module) -> dict[str, nn.Module]:
-    """The filters: qualified name of the attention module -> its filter, in model order."""
+    """The filters: qualified name of the attention module -> its filter, in model order.
+
+    Raises:
+        GraphAttentionError: `model` is not a model.
+    """
+    refuse_no_model(model)
     return {
         name: module._modules[FILTER]
         for name, module in model.named_modules()
@@ -31,6 +36,17 @@ def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, graph_filter in graph_filters(model).items():
         for own_name, parameter in graph_filter.named_parameters():
             yield f"{name}.{FILTER}.{own_name}", parameter
+
+
+def refuse_no_model(model: object) -> None:
+    """Raise `GraphAttentionError` if this is not a model: None, or the name of one."""
+    if not isinstance(model, nn.Module):
+        raise refusal(
+            "model",
+            model if isinstance(model, str) else type(model).__name__,
+            "a transformers model",
+            "Load it first: from_pretrained(path).",
+        )
 
 
 def refuse_plain(model: nn.Module) -> None:

@@ -8,21 +8,18 @@ filter tensors, strictly: none may be missing or left over, and every shape must
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
-from transformers.utils.hub import cached_file
 
-from .attention import FILTER, is_filter_key
+from .attention import FILTER
+from .checkpoints import hub_arguments, read_filter_tensors
 from .config_entry import make_entry, read_entry
 from .configs import ENTRY, IMPLEMENTATION
 from .errors import GraphAttentionError, refusal
@@ -31,27 +28,6 @@ from .filters import filter_parameters
 from .patching import patch_model
 from .saving import ASKS
 from .variants import VariantConfig
-
-# The arguments of transformers' from_pretrained that say where the files are.
-HUB_ARGUMENTS = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "proxies",
-    "revision",
-    "subfolder",
-    "token",
-)
-
-
-def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that say where the files are."""
-    return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-
-
-def find_file(path: str, name: str, where: dict[str, Any]) -> str | None:
-    """The local path of a file in a folder or repository; None if it is not there."""
-    return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
 
 
 def from_pretrained(
@@ -86,8 +62,10 @@ def from_pretrained(
         )
     path = os.fspath(path_or_repo)
     config, kwargs = _config(path, kwargs)
+    if getattr(config, "num_attention_heads", 1) == 0:
+        raise refusal(f"'num_attention_heads' in the config of {path!r}", 0, "at least 1")
     saved = getattr(config, "graph_attn", None)
-    tensors = _filter_tensors(
+    tensors = read_filter_tensors(
         path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
     )
     variant = _variant(path, saved, graph_attn, bool(tensors))
@@ -197,38 +175,6 @@ def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str,
     model = loaded[0] if isinstance(loaded, tuple) else loaded
     model.__class__ = cls
     return model, loaded
-
-
-def _filter_tensors(
-    path: str, where: dict[str, Any], weights_variant: str | None, *, is_patched: bool
-) -> dict[str, Tensor]:
-    """The filters' tensors of a checkpoint, read from its safetensors file or shards."""
-
-    def named(name: str) -> str:  # transformers' variant="fp16" is part of the files' names
-        stem, _, end = name.rpartition(".")
-        return f"{stem}.{weights_variant}.{end}" if weights_variant else name
-
-    index = find_file(path, named(SAFE_WEIGHTS_INDEX_NAME), where)
-    if index is None:
-        names = [named(SAFE_WEIGHTS_NAME)]
-    else:
-        with open(index, encoding="utf-8") as file:
-            weight_map = json.load(file)["weight_map"]
-        names = sorted({shard for key, shard in weight_map.items() if is_filter_key(key)})
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        shard = find_file(path, name, where)
-        if shard is None and not is_patched:
-            continue  # it is a plain checkpoint in another format
-        if shard is None:
-            raise GraphAttentionError(
-                f"{path!r} has no {name}, and hf_graphattn reads safetensors only. Save the "
-                f"patched model again with model.save_pretrained(folder)."
-            )
-        with safe_open(shard, framework="pt") as file:
-            keys = [key for key in file.keys() if is_filter_key(key)]  # noqa: SIM118 (no dict)
-            tensors |= {key: file.get_tensor(key) for key in keys}
-    return tensors
 
 
 def load_filter_tensors(

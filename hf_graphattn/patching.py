@@ -22,7 +22,7 @@ from .card import hub_id
 from .config_entry import make_entry
 from .configs import copies_of, give_back, is_marked, make_plain, own_configs, replace_configs
 from .errors import GraphAttentionError, refusal
-from .filters import is_patched
+from .filters import is_patched, refuse_no_model
 from .repository import PushToHub
 from .saving import SavePretrained
 from .variants import GraphFilter, VariantConfig, variant_configs
@@ -73,6 +73,7 @@ def unpatch_model(model: Model) -> Model:
     Raises:
         GraphAttentionError: the model is not patched.
     """
+    refuse_no_model(model)
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
     if not owners and not is_marked(model):
         raise GraphAttentionError(

@@ -19,13 +19,13 @@ from transformers import PreTrainedModel
 
 from .adapters import base_model, load_adapter, saved_filters
 from .attention import FILTER
+from .checkpoints import find_file, hub_arguments
 from .config_entry import make_entry, read_entry
 from .configs import ENTRY
 from .errors import GraphAttentionError, refusal
 from .filter_files import FILTERS_NAME, load_filters, read_filters
 from .filter_tensors import refuse_damaged
 from .filters import filter_parameters, is_patched, read_config
-from .loading import find_file, hub_arguments
 from .patching import unpatch_model
 from .variants import VariantConfig
 

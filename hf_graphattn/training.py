@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from .adapters import refuse_adapted
 from .architectures import attention_modules
 from .errors import GraphAttentionError, refusal
-from .filters import filter_parameters, refuse_plain
+from .filters import filter_parameters, refuse_no_model, refuse_plain
+from .variants.base import finite_number
 
 
 def optimizer_groups(
@@ -28,8 +29,14 @@ def optimizer_groups(
     `learning_rate`). A group without parameters is left out.
 
     Raises:
-        GraphAttentionError: `filter_learning_rate` is given, but no filter scalar is trained.
+        GraphAttentionError: `filter_learning_rate` is given, but no filter scalar is trained; or a
+            rate is not a finite number of at least 0.
     """
+    refuse_no_model(model)
+    rates = {"learning_rate": learning_rate, "weight_decay": weight_decay}
+    for name, value in (rates | {"filter_learning_rate": filter_learning_rate}).items():
+        if (value is not None or name in rates) and finite_number(name, value) < 0:
+            raise refusal(name, value, "a finite number of at least 0")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     scalars = {id(parameter) for _, parameter in filter_parameters(model)}
     of_filters = [parameter for parameter in trained if id(parameter) in scalars]

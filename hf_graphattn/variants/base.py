@@ -7,8 +7,8 @@ A variant's whole contract is `GraphFilter.forward(attend, value)`. Here `attend
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
@@ -98,7 +98,7 @@ class VariantConfig:
 
     def _checked_trainable(self, names: Any) -> tuple[str, ...]:
         allowed = f"a sequence of names out of {', '.join(self.scalars)}"
-        if isinstance(names, str) or not isinstance(names, Sequence):
+        if not is_sequence(names):
             raise refusal("trainable", names, allowed, f"Write trainable=({names!r},).")
         for name in names:
             if name not in self.scalars:
@@ -107,7 +107,7 @@ class VariantConfig:
 
     def _checked_layers(self, layers: Any) -> tuple[int, ...]:
         allowed = "None for all layers, or one or more integers"
-        if isinstance(layers, str) or not isinstance(layers, Sequence) or len(layers) == 0:
+        if not is_sequence(layers) or len(layers) == 0:
             raise refusal("layers", layers, allowed)
         if not all(is_integer(layer) for layer in layers):
             raise refusal("layers", tuple(layers), allowed)
@@ -118,11 +118,18 @@ def is_integer(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def is_sequence(value: object) -> bool:
+    """Whether it holds several values, as text and bytes do not."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
 def finite_number(name: str, value: Any) -> float:
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise refusal(name, value, "one finite number")
-    return float(value)
+    """`value` as a float, if it is a number that float32, the scalars' dtype, can hold."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # of an integer of hundreds of digits
+            if abs(float(value)) <= torch.finfo(torch.float32).max:
+                return float(value)
+    raise refusal(name, value, "one finite number of float32, up to 3.4e38")
 
 
 Term = tuple[float | Tensor, Tensor]  # a number or (H, 1, 1), times (B, H, N, D)

@@ -36,6 +36,8 @@ from .base import (
 )
 from .registry import register
 
+MOST = 1_000_000  # the greatest order: its product with a scalar is to be finite
+
 
 @register("gfsa")
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class GFSAConfig(VariantConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not is_integer(self.order) or self.order < 1:
-            raise refusal("order", self.order, "an integer of at least 1")
+        if not is_integer(self.order) or not 1 <= self.order <= MOST:
+            raise refusal("order", self.order, f"an integer of at least 1 and at most {MOST}")
         self._set("order", int(self.order))
 
     def build(self, num_heads: int) -> GraphFilter:

@@ -13,7 +13,6 @@ Attention dropout acts on A, before the factor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from torch import Tensor
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels import plat
 
-from .base import Attend, GraphFilter, VariantConfig, finite_number, setting
+from .base import Attend, GraphFilter, VariantConfig, finite_number, is_sequence, setting
 from .registry import register
 
 
@@ -53,7 +52,7 @@ class PLaTConfig(VariantConfig):
         return PLaTFilter(self, num_heads)
 
     def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        if is_sequence(value):
             if len(value) == 0:
                 raise refusal(name, value, "one number, or several")
             return tuple(finite_number(name, item) for item in value)

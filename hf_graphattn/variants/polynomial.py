@@ -9,7 +9,6 @@ With c_K alone this is the exact A^K that GFSA approximates by `A + (K-1)(A^2 - 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from .base import (
     VariantConfig,
     combination,
     finite_number,
+    is_sequence,
     setting,
 )
 from .registry import register
@@ -50,7 +50,7 @@ class PolynomialConfig(VariantConfig):
         return PolynomialFilter(self, num_heads)
 
     def _checked_scalar(self, name: str, value: Any) -> tuple[float, ...]:
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < 2:
+        if not is_sequence(value) or len(value) < 2:
             raise refusal(name, value, "two or more numbers, the weights of I, A, A^2 ...")
         return tuple(finite_number(name, item) for item in value)
 

@@ -24,11 +24,15 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
     """
 
     def add(cls: ConfigClass) -> ConfigClass:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == "none":
+        is_name = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        if not is_name or name == "none":
             raise refusal("a variant's name", name, "lower-case letters, digits and _, not 'none'")
-        if not (issubclass(cls, VariantConfig) and _is_frozen_dataclass(cls)):
+        if not _is_frozen_dataclass(cls):
             raise refusal(
-                f"the config of variant {name!r}", cls, "a frozen dataclass from VariantConfig"
+                f"the config of variant {name!r}",
+                cls,
+                "a frozen dataclass from VariantConfig",
+                "Write @register(...) above @dataclass(frozen=True).",
             )
         if name in _CONFIGS:
             raise GraphAttentionError(
@@ -50,7 +54,7 @@ def variant_configs() -> dict[str, type[VariantConfig]]:
 def variant_from_dict(saved: dict[str, Any]) -> VariantConfig:
     """The config that `{"variant": name, "settings": {...}}` describes."""
     name = saved.get("variant")
-    if name not in _CONFIGS:
+    if not isinstance(name, str) or name not in _CONFIGS:
         raise refusal(
             "the variant",
             name,
@@ -68,5 +72,9 @@ def variant_to_dict(config: VariantConfig) -> dict[str, Any]:
     return {"variant": config.variant, "settings": config.to_dict()}
 
 
-def _is_frozen_dataclass(cls: type) -> bool:
-    return dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+def _is_frozen_dataclass(cls: object) -> bool:
+    """Whether the class itself was made a dataclass: what it adds to its parent's is a field."""
+    if not (isinstance(cls, type) and issubclass(cls, VariantConfig)):
+        return False
+    own = "__dataclass_params__" in vars(cls)
+    return own and dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]

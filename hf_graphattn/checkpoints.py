@@ -1,0 +1,92 @@
+"""The files of a checkpoint: where they are, and the filters' tensors in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers.utils import (  # noqa: TID251 (it knows transformers' files)
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+)
+from transformers.utils.hub import cached_file  # noqa: TID251
+
+from .attention import is_filter_key
+from .errors import GraphAttentionError
+
+# The arguments of transformers' from_pretrained that say where the files are.
+HUB_ARGUMENTS = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+)
+
+
+def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that say where the files are."""
+    return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+
+
+def find_file(path: str, name: str, where: dict[str, Any]) -> str | None:
+    """The local path of a file in a folder or repository; None if it is not there."""
+    return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+
+
+def read_filter_tensors(
+    path: str, where: dict[str, Any], weights_variant: str | None, *, is_patched: bool
+) -> dict[str, Tensor]:
+    """The filters' tensors of a checkpoint, read from its safetensors file or shards.
+
+    Raises:
+        GraphAttentionError: a file is missing, or damaged.
+    """
+
+    def named(name: str) -> str:  # transformers' variant="fp16" is part of the files' names
+        stem, _, end = name.rpartition(".")
+        return f"{stem}.{weights_variant}.{end}" if weights_variant else name
+
+    index = find_file(path, named(SAFE_WEIGHTS_INDEX_NAME), where)
+    names = [named(SAFE_WEIGHTS_NAME)] if index is None else _shards(index)
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        shard = find_file(path, name, where)
+        if shard is None and not is_patched:
+            continue  # it is a plain checkpoint in another format
+        if shard is None:
+            raise GraphAttentionError(
+                f"{path!r} has no {name}, and hf_graphattn reads safetensors only. Save the "
+                f"patched model again with model.save_pretrained(folder)."
+            )
+        tensors |= _filters_in(shard)
+    return tensors
+
+
+def _shards(index: str) -> list[str]:
+    """The files that an index says hold filters."""
+    try:
+        weight_map = json.loads(Path(index).read_text("utf-8"))["weight_map"]
+        return sorted({shard for key, shard in weight_map.items() if is_filter_key(key)})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise GraphAttentionError(
+            f"{index} is not the index of a checkpoint: it has no 'weight_map' of names and files "
+            f"({error!r}). It was edited, or damaged: save the model again."
+        ) from error
+
+
+def _filters_in(file: str) -> dict[str, Tensor]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            keys = [key for key in opened.keys() if is_filter_key(key)]  # noqa: SIM118 (no dict)
+            return {key: opened.get_tensor(key) for key in keys}
+    except SafetensorError as error:
+        raise GraphAttentionError(
+            f"{file} cannot be read ({error}). It is not a whole safetensors file: copy or "
+            f"download it again, or save the model again."
+        ) from error

@@ -9,6 +9,7 @@ JSON object, `config.graph_attn`.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, TypeVar
 
 import transformers
@@ -24,6 +25,7 @@ from .configs import copies_of, give_back, is_marked, make_plain, own_configs, r
 from .errors import GraphAttentionError, refusal
 from .filters import is_patched, refuse_no_model
 from .repository import PushToHub
+from .running import refuse_running
 from .saving import SavePretrained
 from .variants import GraphFilter, VariantConfig, variant_configs
 
@@ -31,6 +33,9 @@ from .variants import GraphFilter, VariantConfig, variant_configs
 UNDO = "_graph_attn_undo"
 # The methods that a patched model has of its own.
 METHODS = {"push_to_hub": PushToHub, "save_pretrained": SavePretrained}
+
+# Patching and unpatching are one at a time: of two threads that patch a model, one is refused.
+_LOCK = threading.RLock()
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -52,16 +57,28 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
 
     Raises:
         GraphAttentionError: an argument is bad; or the model is patched already, has no
-            attention, or is of an architecture that is not supported. The model is as it was.
+            attention, is of an architecture that is not supported, or is running. The model is as
+            it was.
     """
-    _check_arguments(model, config)
+    with _LOCK:
+        _check_arguments(model, config)
+        refuse_running(model, "patching")
+        _patch(model, config, backend)
+        try:
+            refuse_running(model, "patching")  # a forward may have begun meanwhile
+        except GraphAttentionError:
+            _take_out(model)
+            raise
+    return model
+
+
+def _patch(model: nn.Module, config: VariantConfig, backend: str) -> None:
     modules = attention_modules(model)
     chosen = _choose_layers(_self_attention(model, modules), config)
     filters = [_build(config, layer) for layer in chosen]
     for graph_filter in filters:
         graph_filter.backend = backends.check(backend, graph_filter.backends)
     _attach(model, config, modules, dict(zip((m.name for m in chosen), filters, strict=True)))
-    return model
 
 
 def unpatch_model(model: Model) -> Model:
@@ -71,15 +88,22 @@ def unpatch_model(model: Model) -> Model:
     or loaded by transformers itself) becomes plain too.
 
     Raises:
-        GraphAttentionError: the model is not patched.
+        GraphAttentionError: the model is not patched, or is running.
     """
     refuse_no_model(model)
+    with _LOCK:
+        if not is_patched(model) and not is_marked(model):
+            raise GraphAttentionError(
+                f"{type(model).__name__} is not patched, so there is nothing to take out. "
+                f"is_patched(model) tells whether a model is."
+            )
+        refuse_running(model, "unpatching")
+        _take_out(model)
+    return model
+
+
+def _take_out(model: nn.Module) -> None:
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
-    if not owners and not is_marked(model):
-        raise GraphAttentionError(
-            f"{type(model).__name__} is not patched, so there is nothing to take out. "
-            f"is_patched(model) tells whether a model is."
-        )
     for attention in attention_modules(model):
         _detach(attention.module)
     for owner in owners:
@@ -87,7 +111,6 @@ def unpatch_model(model: Model) -> Model:
         for name in METHODS:
             del owner.__dict__[name]
     make_plain(model)
-    return model
 
 
 def _check_arguments(model: object, config: object) -> None:

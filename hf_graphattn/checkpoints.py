@@ -8,11 +8,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers.utils import (  # noqa: TID251 (it knows transformers' files)
+from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
 )
-from transformers.utils.hub import cached_file  # noqa: TID251
+from transformers.utils.hub import cached_file
 
 from .attention import is_filter_key
 from .errors import GraphAttentionError

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig  # noqa: TID251 (it knows transformers' configs)
+from transformers import PreTrainedConfig
 
 from .attention import NAME
 

@@ -9,6 +9,7 @@ JSON object, `config.graph_attn`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any, TypeVar
 
@@ -38,6 +39,8 @@ METHODS = {"push_to_hub": PushToHub, "save_pretrained": SavePretrained}
 _LOCK = threading.RLock()
 
 Model = TypeVar("Model", bound=nn.Module)
+
+logger = logging.getLogger("hf_graphattn")
 
 
 def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -> Model:
@@ -108,6 +111,9 @@ def _take_out(model: nn.Module) -> None:
         _detach(attention.module)
     for owner in owners:
         give_back(model, owner.__dict__.pop(UNDO))
+        for key, hook in list(owner._state_dict_hooks.items()):
+            if hook is tell_if_a_part:
+                del owner._state_dict_hooks[key]
         for name in METHODS:
             del owner.__dict__[name]
     make_plain(model)
@@ -206,8 +212,22 @@ def _attach(
             attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
     replace_configs(model, copies)
     model.__dict__[UNDO] = made
+    model.register_state_dict_post_hook(tell_if_a_part)
     methods = {name: method(model) for name, method in METHODS.items()}
     model.__dict__.update(methods)
+
+
+def tell_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Warn where a patched base model is saved inside another: that one's config lacks the filters.
+
+    A hook of `model.state_dict()`, which saving calls; DDP's and PEFT's prefixes are other ones.
+    """
+    if prefix and prefix == f"{model.base_model_prefix}.":
+        logger.warning(
+            f"{type(model).__name__} was patched as a part of another model, whose config.json "
+            f"will not say so: plain transformers would load it without the filters. Unpatch the "
+            f"part, and patch the outermost model."
+        )
 
 
 def _base_model(model: PreTrainedModel) -> dict[str, str]:

@@ -192,3 +192,19 @@ def test_plain_transformers_still_refuses_such_a_folder(
     assert saved["attn_implementation"] == "graph_attn"
     assert saved["graph_attn"]["output_attentions"] is True
     assert not saved.get("output_attentions")
+
+
+def test_a_part_that_is_saved_with_the_whole_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = MODELS["BERT"]()
+    assert model.base_model is not model
+    ga.patch_model(model.base_model, ga.GFSAConfig(w_K=0.2))
+    model.save_pretrained(tmp_path)
+    assert "patched as a part of another model" in caplog.text
+    caplog.clear()
+    ga.unpatch_model(model.base_model)
+    model.save_pretrained(tmp_path)
+    ga.patch_model(model, ga.GFSAConfig(w_K=0.2)).save_pretrained(tmp_path)
+    model.state_dict(prefix="module.")
+    assert "patched as a part" not in caplog.text

@@ -57,17 +57,20 @@ def test_steps_stop_in_mid_epoch_and_are_evaluated(tmp_path: Path) -> None:
 
 
 def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
+    """In float64: Adam magnifies the rounding of gradients that nearly vanish."""
+
     def train(flags: str) -> Trainer:
         fixed = ("--num_train_epochs", "1", "--max_grad_norm", "0", "--learning_rate", "0.01")
         run = trainer(tmp_path, *fixed, *flags.split(), count=8)
+        run.model.double()
         assert run.train().step == 2
         return run
 
     whole = train("--per_device_train_batch_size 4")
     parts = train("--per_device_train_batch_size 2 --gradient_accumulation_steps 2")
     for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        torch.testing.assert_close(left, right, atol=2e-5, rtol=1e-4)
-    assert whole.progress.train_loss == pytest.approx(parts.progress.train_loss, rel=1e-4)
+        torch.testing.assert_close(left, right, atol=1e-9, rtol=1e-7)
+    assert whole.progress.train_loss == pytest.approx(parts.progress.train_loss, rel=1e-9)
 
 
 def outputs(run: Trainer) -> tuple[torch.Tensor, torch.Tensor]:

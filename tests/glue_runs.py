@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import tiny_task
+import warm
 
 import tasks
 
-LAUNCH = (sys.executable, "-m", "accelerate.commands.launch")
+LAUNCH = (warm.python("finetune"), "-m", "accelerate.commands.launch")
 ROOT = Path(__file__).resolve().parents[1]
 
 

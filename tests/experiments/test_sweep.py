@@ -13,6 +13,7 @@ import tiny_task
 import warm
 from glue_stand_in import argv, calls, report
 
+import hf_graphattn as ga
 import tasks
 from finetune import compare, sweep
 from finetune.errors import Refused
@@ -265,7 +266,7 @@ def test_spaces_are_read_by_the_flags_types() -> None:
 @pytest.mark.parametrize("path", sorted(space.SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_spaces_are_taken_by_the_script(path: Path, tmp_path: Path) -> None:
     first = path.stem.partition("-")[0]
-    variant = first if first in ("gfsa", "plat", "laplacian") else "gfsa"
+    variant = first if first in ga.variant_configs() else "gfsa"
     assert f"--variant {variant} " in path.read_text()
     words = argv(tmp_path, str(path), "--dry_run")
     words[words.index("gfsa")] = variant

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm
 from datasets import Dataset, DatasetDict
 
 from finetune.data import local, rows, text
@@ -103,7 +103,7 @@ def test_two_runs_at_once_that_share_the_cache(tmp_path: Path) -> None:
     shared = {"PYTHONPATH": path, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
     started = {
         word: subprocess.Popen(
-            [sys.executable, "-c", READ, "glue", str(folder)],
+            [warm.python("finetune"), "-c", READ, "glue", str(folder)],
             env=os.environ | shared,
             stdout=subprocess.PIPE,
             text=True,

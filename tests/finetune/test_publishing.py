@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import warm
 from glue_runs import ROOT, flags, written
 from hub_server import HubServer
 
@@ -19,7 +19,7 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     argv += ["--hub_model_id", "user/cola", "--checkpointing_steps", "epoch"]
     with HubServer() as hub:
         done = subprocess.run(
-            [sys.executable, "finetune/glue.py", *argv],
+            [warm.python("finetune"), "finetune/glue.py", *argv],
             cwd=ROOT,
             env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
             capture_output=True,

@@ -15,6 +15,7 @@ import evaluate
 import numpy as np
 import pytest
 import tiny_task
+import warm
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
@@ -273,7 +274,7 @@ def test_two_processes_at_once_neither_lock_nor_write(
         "print(metrics.scores(found, rows, rows))"
     )
     other = subprocess.Popen(
-        [sys.executable, "-c", script, spec],
+        [warm.python("finetune"), "-c", script, spec],
         env=os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_METRICS_CACHE": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -29,7 +29,7 @@ MODULES = {
         *("transformers.core_model_loading", "transformers.integrations.hub_kernels"),
         *("transformers.models.auto.modeling_auto", "transformers.models.bert.modeling_bert"),
     ),
-    "finetune": ("accelerate", "datasets", "peft", "scipy.stats", "sklearn.metrics"),
+    "finetune": ("accelerate", "datasets", "evaluate", "peft", "scipy.stats", "sklearn.metrics"),
 }
 STARTS = tuple(MODULES)
 READ_AT_IMPORT = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "XDG_", "HOME")

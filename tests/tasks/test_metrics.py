@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import os
 import pickle
 import subprocess
 import sys
@@ -268,14 +267,14 @@ def test_two_processes_at_once_neither_lock_nor_write(
     cache = tmp_path / "home" / "evaluate"
     monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", cache)
     script = (
-        "import sys, numpy as np\n"
+        "import sys, evaluate, numpy as np\n"
         "from tasks import metrics\n"
+        "evaluate.config.HF_METRICS_CACHE = sys.argv[2]\n"
         "found, rows = metrics.load([sys.argv[1], 'f1']), np.arange(6) % 2\n"
         "print(metrics.scores(found, rows, rows))"
     )
     other = subprocess.Popen(
-        [warm.python("finetune"), "-c", script, spec],
-        env=os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_METRICS_CACHE": str(cache)},
+        [warm.python("finetune"), "-c", script, spec, str(cache)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -81,7 +81,7 @@ def _seed() -> None:
 
     random.seed(0)
     numpy.random.seed(0)
-    torch.default_generator.manual_seed(0)  # `torch.manual_seed` sees to devices, in a millisecond
+    torch.manual_seed(0)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -22,8 +22,8 @@ from .backends import AttentionInputs
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
 
-# The name of the attention function and of the mask function, also in config.json.
-NAME = "graph_attn"
+# The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
+NAME = "hf_graphattn"
 # The attribute of an attention module that holds its filter; None marks it as plain on purpose.
 FILTER = "graph_filter"
 
@@ -48,7 +48,7 @@ def graph_attn(
     graph_attn_layer: OperandLayer | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function registered with transformers as "graph_attn".
+    """The attention function registered with transformers as "hf_graphattn".
 
     query is (B, H, Nq, D); key and value are (B, H or fewer, Nk, D); masks are as in `masks.merge`.
     Returns the output (B, Nq, H, D) and the filtered matrix H (B, H, Nq, Nk), which is None unless
@@ -109,21 +109,22 @@ def _filtered(
     if record and name != "eager":
         _say_attentions_need_eager(name)
         name = "eager"
-    attend = every = backends.make(name, inputs)
+    attend = backends.make(name, inputs)
+    own = value  # of the queries' tokens
     if layer is not None:
-        attend = CachedAttention(every, layer, value)
-        value = _one_per_query_head(layer.new_values, inputs.query)
+        attend = CachedAttention(attend, layer, value)
+        own = _one_per_query_head(layer.new_values, inputs.query)
     new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
-    if value.shape[-2] != new or (record and new != keys):
+    if own.shape[-2] != new:
         raise GraphAttentionError(
             f"the attention has {new} queries and {keys} keys: keys from a cache that the filter "
-            f"cannot use{' to record attentions' if record else ''}. Pass use_cache=False."
+            f"cannot use. Pass use_cache=False."
         )
-    if layer is not None or not record:
-        out = graph_filter(attend, value)  # fills the cache, if there is one
     if not record:
-        return out, None
-    matrix = graph_filter.matrix(every, value)
+        return graph_filter(attend, own), None
+    if layer is not None and layer.keeps_rows:
+        graph_filter(attend, own)  # the cache keeps the operands on the values too
+    matrix = graph_filter.matrix(attend, own)
     return matrix @ value, matrix
 
 
@@ -155,6 +156,7 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
         graph_filter.operands,
         getattr(module, "num_key_value_groups", 1),
         module.training,
+        _recording(),
     )
     return args, {**kwargs, "graph_attn_layer": layer}
 
@@ -200,8 +202,6 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-# Importing this module makes "graph_attn" known to transformers. Before that, transformers refuses
-# a patched checkpoint by itself, since it does not know the name; so nothing need be registered
-# earlier. A pickled model imports this module, because its hooks are functions of it.
+# A pickled model imports this module, because its hooks are functions of it.
 AttentionInterface.register(NAME, graph_attn)
 AttentionMaskInterface.register(NAME, masks.graph_attn_mask)

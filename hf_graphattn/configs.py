@@ -20,7 +20,10 @@ from transformers import PreTrainedConfig
 from .attention import NAME
 
 # What patching writes to a copy: it never goes back to the config that was copied.
-IMPLEMENTATION = "attn_implementation"  # written to config.json, so that transformers refuses it
+IMPLEMENTATION = "attn_implementation"
+# What config.json says there. No function has this name, so transformers by itself refuses to load
+# the folder, and its error tells how to load it. (hf_graphattn 0.1.0 wrote "graph_attn".)
+SAVED = "hf_graphattn.from_pretrained"
 ENTRY = "graph_attn"  # the entry of `config_entry`
 _MARKS = (IMPLEMENTATION, ENTRY)
 _CHOSEN = "_attn_implementation_internal"  # where transformers keeps `_attn_implementation`

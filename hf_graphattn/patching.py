@@ -19,10 +19,20 @@ from transformers import PreTrainedModel
 
 from . import backends
 from .architectures import AttentionModule, attention_modules, supported, unknown_attention
-from .attention import FILTER, NAME, before_attention
+from .attention import FILTER, before_attention
 from .card import hub_id
 from .config_entry import make_entry
-from .configs import copies_of, give_back, is_marked, make_plain, own_configs, replace_configs
+from .configs import (
+    ENTRY,
+    IMPLEMENTATION,
+    SAVED,
+    copies_of,
+    give_back,
+    is_marked,
+    make_plain,
+    own_configs,
+    replace_configs,
+)
 from .errors import GraphAttentionError, refusal
 from .filters import is_patched, refuse_no_model
 from .repository import PushToHub
@@ -202,9 +212,8 @@ def _attach(
     made = own_configs(model)
     copies = copies_of(model, made)
     own: Any = copies[id(model.config)]
-    # This one is written to config.json, so that plain transformers refuses the checkpoint.
-    own.attn_implementation = NAME
-    own.graph_attn = make_entry(config) | _base_model(model)
+    setattr(own, IMPLEMENTATION, SAVED)
+    setattr(own, ENTRY, make_entry(config) | _base_model(model))
     for attention in modules:
         # None marks a module as plain on purpose; a module without the mark was never patched.
         setattr(attention.module, FILTER, filters.get(attention.name))

@@ -1,15 +1,11 @@
 """A patched model as a repository that explains itself: weights, card, and a loading module.
 
-    README.md       the model card
-    graph_attn.py   two lines, so that `trust_remote_code=True` loads the filters
-    config.json     names that module under `auto_map`
-
-All of it goes up in one commit: an interrupted push leaves the repository as it was.
+`save_pretrained` writes the folder; what is added is the card. All of it goes up in one commit: an
+interrupted push leaves the repository as it was.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -17,13 +13,10 @@ from typing import Any
 
 from huggingface_hub import HfApi, ModelCard
 from transformers import PreTrainedModel
-from transformers.models.auto import auto_factory, modeling_auto
 
 from .adapters import refuse_adapted
 from .card import model_card
 from .saving import ModelMethod
-
-MODULE = "graph_attn"
 
 
 def save_repository(
@@ -50,19 +43,8 @@ def save_repository(
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    explain(model, folder, card)
-    return folder
-
-
-def explain(model: PreTrainedModel, folder: Path, card: ModelCard) -> None:
-    """Add the card and the loading module to a folder that holds the saved model."""
-    names = _auto_classes(model)
-    config_file = folder / "config.json"
-    config = json.loads(config_file.read_text("utf-8"))
-    config["auto_map"] = {name: f"{MODULE}.{name}" for name in names}
-    config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
-    (folder / f"{MODULE}.py").write_text(_module_text(names), "utf-8")
     card.save(folder / "README.md")
+    return folder
 
 
 def push_to_hub(
@@ -116,25 +98,3 @@ def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -
         model, "Call merge_and_unload() first; or save the adapter and, beside it, save_filters."
     )
     return model_card(model, repo_id, **about)
-
-
-def _auto_classes(model: PreTrainedModel) -> list[str]:
-    """The Auto classes of transformers that know this model's config."""
-    kind = type(model.config)
-    return sorted(
-        name
-        for name, cls in vars(modeling_auto).items()
-        if isinstance(cls, type)
-        and issubclass(cls, auto_factory._BaseAutoModelClass)
-        and cls._model_mapping is not None
-        and kind in cls._model_mapping
-        and not name.startswith("_")
-    )
-
-
-def _module_text(names: list[str]) -> str:
-    listed = "".join(f"    {name},\n" for name in names)
-    return (
-        '"""Loads this checkpoint with its graph filters. Needs: pip install hf_graphattn"""\n\n'
-        f"from hf_graphattn.remote import (\n{listed})\n"
-    )

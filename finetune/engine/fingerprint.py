@@ -102,6 +102,8 @@ def _digest(parts: Any) -> str:
 
 def _config_digest(config: Mapping[str, Any]) -> str:
     kept = {name: value for name, value in config.items() if name != "_name_or_path"}
+    if kept.get("graph_attn"):
+        kept["attn_implementation"] = "graph_attn"  # whatever the function is called by now
     return _digest([json.dumps(kept, sort_keys=True, default=str).encode()])
 
 

@@ -12,7 +12,6 @@ import hf_graphattn as ga
 from finetune.settings.schema import Settings
 from hf_graphattn.adapters import is_adapted
 from hf_graphattn.card import hub_id
-from hf_graphattn.repository import explain
 from tasks import Task
 
 # What training leaves beside the model, and what is of no use to those who load it.
@@ -24,7 +23,7 @@ def push(
 ) -> str:
     """Upload ``folder`` in one commit; returns its address. The repository is made if need be.
 
-    A patched model's folder gets its card and loading module first.
+    A patched model's folder gets its card first.
     """
     api = HfApi()
     name = settings.train.hub_model_id or folder.resolve().name
@@ -38,7 +37,7 @@ def push(
             datasets=[] if data is None else [data],
             results=list(evaluations(task, settings, results)),
         )
-        explain(model, folder, card)
+        card.save(folder / "README.md")
     return api.upload_folder(
         repo_id=repo_id,
         folder_path=folder,

@@ -85,8 +85,7 @@ import sys
 try:
     AutoModelForSequenceClassification.from_pretrained(sys.argv[1])
 except ValueError as error:
-    assert "graph_attn" in str(error), error
-    print("refused")
+    print(error)
 """
 TRANSFORMERS = "from transformers import AutoModelForSequenceClassification"
 
@@ -98,12 +97,14 @@ TRANSFORMERS = "from transformers import AutoModelForSequenceClassification"
         f"{TRANSFORMERS}\nimport hf_graphattn",
         f"import hf_graphattn\n{TRANSFORMERS}",
         f"import hf_graphattn as ga\nga.GFSAConfig()\n{TRANSFORMERS}",
+        f"import hf_graphattn.attention\n{TRANSFORMERS}",
     ],
 )
 def test_plain_transformers_refuses_a_patched_folder(imports: str, patched_folder: Path) -> None:
-    """Before a function of ours is used, which `test_refusals` is about, in its own words."""
+    """At loading, and its error names the way to load it."""
     python = warm.python("torch")  # which has not imported transformers
-    assert run(PLAIN.format(imports=imports), patched_folder, python=python) == ["refused"]
+    error = " ".join(run(PLAIN.format(imports=imports), patched_folder, python=python))
+    assert "hf_graphattn.from_pretrained" in error
 
 
 UNPICKLE = {

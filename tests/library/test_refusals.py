@@ -86,10 +86,9 @@ def test_another_attention_implementation_never_drops_the_filter(
     torch.testing.assert_close(model(**batch).logits, filtered, atol=1e-4, rtol=1e-4)
 
 
-def test_plain_loading_of_a_patched_folder_raises_at_the_first_forward(
-    patched_folder: Path,
-) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(patched_folder)
+def test_a_model_built_from_a_patched_config_raises_at_its_first_forward() -> None:
+    config = ga.patch_model(MODELS["BERT"](), ga.GFSAConfig()).config
+    model = AutoModelForSequenceClassification.from_config(config)
     with refused("without its filters", "hf_graphattn.from_pretrained"):
         model(**inputs(model))
 

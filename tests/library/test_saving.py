@@ -34,11 +34,12 @@ def test_a_saved_model_comes_back_bit_for_bit(architecture: str, variant: str, t
     assert loaded.config.graph_attn == model.config.graph_attn
 
 
-def test_a_folder_holds_safetensors_and_json_only(tmp_path: Path):
+def test_a_folder_holds_safetensors_json_and_the_loading_module(tmp_path: Path):
     patched("BERT").save_pretrained(tmp_path)
-    assert {path.suffix for path in tmp_path.iterdir()} <= {".safetensors", ".json"}
+    names = {"config.json", "model.safetensors", "graph_attn.py"}
+    assert {path.name for path in tmp_path.iterdir()} == names
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["attn_implementation"] == "graph_attn"
+    assert saved["attn_implementation"] == "hf_graphattn.from_pretrained"
     assert saved["graph_attn"].pop("checksum").startswith("sha256:")
     assert saved["graph_attn"] == {
         "format": 1,

@@ -189,7 +189,7 @@ def test_plain_transformers_still_refuses_such_a_folder(
 ) -> None:
     ga.patch_model(asking("BERT"), ga.GFSAConfig()).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["attn_implementation"] == "graph_attn"
+    assert saved["attn_implementation"] == "hf_graphattn.from_pretrained"
     assert saved["graph_attn"]["output_attentions"] is True
     assert not saved.get("output_attentions")
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from finetune.engine import locks
 from finetune.errors import refusal
-from finetune.experiments import locks, space
+from finetune.experiments import space
 from finetune.experiments.arms import Arm
 from finetune.experiments.experiment import Experiment
 from finetune.experiments.grid import Cell

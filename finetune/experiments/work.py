@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from finetune.engine import locks
 from finetune.engine.results import write_json
-from finetune.experiments import locks
 from finetune.experiments.runs import CLOSED, LOG, RECORD, Run
 
 DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"

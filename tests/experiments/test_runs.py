@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune.experiments import arms, grid, locks, pool, runs, work
+from finetune.engine import locks
+from finetune.experiments import arms, grid, pool, runs, work
 from finetune.experiments.runs import Run
 from finetune.experiments.scripts import Script
 from finetune.experiments.work import Options

@@ -10,7 +10,8 @@ import pytest
 from glue_stand_in import argv, calls, report
 
 from finetune import sweep
-from finetune.experiments import conduct, locks
+from finetune.engine import locks
+from finetune.experiments import conduct
 
 SPACE = "{order: {low: 2, high: 10}, w_0: {low: -0.1, high: 0.1}, layers: [null, [0, -1]]}"
 

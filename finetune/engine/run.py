@@ -15,6 +15,7 @@ from finetune.engine.results import RESULTS, origin, peak_memory, write_json
 from finetune.engine.trainer import Trainer
 from finetune.models import tuning
 from finetune.models.loading import filter_statistics
+from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.schema import Settings
 
 logger = get_logger(__name__)
@@ -55,8 +56,9 @@ def finish(
     if not settings.train.do_eval_only:
         save_model(trainer, tokenizer, folder)
     moved = filter_statistics(accelerator.unwrap_model(trainer.model), trainer.first_scalars)
+    rate = trainer.filter_learning_rate
     if not settings.train.do_eval_only:
-        tell_how_far(moved["filter_max_moved"])
+        tell_how_far(moved["filter_max_moved"], rate)
     results = (
         found
         | tests
@@ -64,7 +66,7 @@ def finish(
         | moved
         | {"peak_memory_bytes": peak_memory(accelerator)}
         | {"greater_is_better": trainer.directions, "data": trainer.data_origin}
-        | {"settings": settings.flat(), **origin(accelerator)}
+        | {"settings": settings.flat() | {FILTER_RATE: rate}, **origin(accelerator)}
     )
     if accelerator.is_main_process:
         with storage.clear_errors(folder / RESULTS, "the model is saved"):
@@ -76,16 +78,16 @@ def finish(
     return results
 
 
-def tell_how_far(moved: float | None) -> None:
+def tell_how_far(moved: float | None, rate: float | None) -> None:
     """Say how far training has moved the filters' scalars, and what to do if that is nothing."""
-    if moved is None:
+    if moved is None or rate is None:
         return
     logger.info(f"the filters' scalars moved by up to {moved:.2g} from where they started")
     if moved < HARDLY:
         logger.warning(
-            f"The filters' scalars moved by less than {HARDLY:g}: the attention is nearly what it "
-            "was before training. Give them a learning rate of their own, such as "
-            "--filter_learning_rate 1e-2."
+            f"The filters' scalars moved by less than {HARDLY:g} at a learning rate of {rate:g}: "
+            "the attention is nearly what it was before training. Raise --filter_learning_rate "
+            f"(default: {DEFAULT_FILTER_RATE:g}), or train for longer."
         )
 
 

@@ -29,6 +29,7 @@ from finetune.engine.updates import Portion, Updates, plan
 from finetune.errors import DivergedError, refusal
 from finetune.models.loading import trained_scalars
 from finetune.objectives.base import Measured, Objective
+from finetune.settings.groups import DEFAULT_FILTER_RATE
 from finetune.settings.schema import Settings
 from finetune.settings.training import EACH_EPOCH, TrainArguments
 from tasks import Split, Task
@@ -94,12 +95,14 @@ class Trainer:
         self.first_scalars = trained_scalars(model)
         self._data = {name: x.dataset for name, x in loaders.validation.items()}
         self._data |= {"training": loaders.train.dataset}
-        train = settings.train
+        train, rate = settings.train, settings.filter.filter_learning_rate
+        if rate is None and self.first_scalars:
+            rate = DEFAULT_FILTER_RATE
         groups = ga.optimizer_groups(
             model,
             train.learning_rate,
             weight_decay=train.weight_decay,
-            filter_learning_rate=settings.filter.filter_learning_rate,
+            filter_learning_rate=rate,
         )
         optimizer = torch.optim.AdamW(groups, fused=True)
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
@@ -124,6 +127,11 @@ class Trainer:
         self.selection = Selection.of(train, task.main_metric, self.directions)
         self._log_file = StepLog(self.folder, accelerator.is_main_process)
         self._has_predictions = False  # whether evaluating writes files
+
+    @property
+    def filter_learning_rate(self) -> float | None:
+        """The highest one of the filters' scalars, a resumed run's own; None if they learn none."""
+        return self.schedule.scheduler.base_lrs[-1] if self.first_scalars else None
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:

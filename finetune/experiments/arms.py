@@ -12,9 +12,8 @@ import hf_graphattn as ga
 from finetune.errors import Refused, refusal
 from finetune.experiments.scripts import Script
 from finetune.settings import recipes, variants
+from finetune.settings.groups import FILTER_RATE
 from finetune.settings.variants import NO_VARIANT
-
-FILTER_RATE = "filter_learning_rate"
 
 
 @dataclass(frozen=True)

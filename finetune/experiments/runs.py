@@ -18,6 +18,7 @@ from finetune.engine.fingerprint import differences
 from finetune.engine.results import RESULTS
 from finetune.errors import refusal
 from finetune.settings import recipes
+from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.training import LAST
 
 SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
@@ -94,6 +95,11 @@ class Run:
         wrote = self.results() if self.is_done() else self.record()
         found = (wrote or {}).get("settings", {})
         now = {name: value for name, value in self.settings.items() if name in found}
+        if FILTER_RATE in now and (wrote or {}).get("filter_scalars"):
+            # A rate that was not given was in 0.1.0 that of all parameters.
+            for settings, rate in ((found, found["learning_rate"]), (now, DEFAULT_FILTER_RATE)):
+                if settings[FILTER_RATE] is None:
+                    settings[FILTER_RATE] = rate
         measured, asked = (set(which.get(METRIC) or ()) for which in (found, self.settings))
         if asked - measured:
             now[METRIC] = self.settings[METRIC]

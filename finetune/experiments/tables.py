@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.experiments.arms import FILTER_RATE
 from finetune.experiments.gather import NONE, TYPICAL, ArmResult, Paired, TaskResult
 from finetune.experiments.space import shown
 from finetune.experiments.statistics import EXACT_UP_TO
 from finetune.experiments.verdicts import comparisons, decimals
 from finetune.settings import recipes
+from finetune.settings.groups import FILTER_RATE
 from finetune.settings.variants import NO_VARIANT, owners
 
 HEADINGS = (

@@ -9,6 +9,8 @@ from finetune.errors import refusal
 from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
+FILTER_RATE = "filter_learning_rate"
+DEFAULT_FILTER_RATE = 1e-2  # moves the scalars in a short run, which a model's own rate does not
 LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
 
 
@@ -115,7 +117,9 @@ class FilterArguments(TuningArguments):
         "Graph filter to put into each attention: none, or a registered one.", NO_VARIANT
     )
     backend: str = flag("How attention is computed: auto, eager, sdpa ...", "auto")
-    filter_learning_rate: float | None = flag("Learning rate of the filter's scalars alone.")
+    filter_learning_rate: float | None = flag(
+        f"Highest learning rate of the filter's scalars; default: {DEFAULT_FILTER_RATE}."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ import hf_graphattn as ga
 from finetune.errors import Refused, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.flags import PATH
-from finetune.settings.groups import FilterArguments, ModelSource, SourceArguments
+from finetune.settings.groups import FILTER_RATE, FilterArguments, ModelSource, SourceArguments
 from finetune.settings.training import TrainArguments
 
 Data = TypeVar("Data", bound=SourceArguments)
@@ -139,6 +139,8 @@ class Schema(Generic[Data, Model]):
             chosen = recipes.value_of(argv, "variant")
             if chosen not in (None, flags.get("variant")):
                 flags = variants.fitting(flags, chosen)
+                if "variant" in flags:
+                    flags.pop(FILTER_RATE, None)  # of the scalars of another filter
             words = [*recipes.words(flags), *words]
         return [_plain_number(word) for word in words]
 

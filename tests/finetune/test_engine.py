@@ -48,6 +48,30 @@ def test_schedule_counts_updates_under_accumulation(tmp_path: Path) -> None:
     assert run.train().learning_rates == pytest.approx([0.005, 0.004, 0.003, 0.002, 0.001, 0.0])
 
 
+@pytest.mark.parametrize(
+    ("flags", "rate"),
+    [
+        ("--variant gfsa", 0.01),
+        ("--variant gfsa --filter_learning_rate 0", 0.0),
+        ("--variant plat --trainable p --peft filters", 0.01),
+        ("--variant gfsa --filter_learning_rate 3e-5 --warmup_ratio 0.5", 3e-5),
+        ("--variant laplacian --step 0.1", None),
+        ("--variant plat", None),
+        ("--variant none", None),
+    ],
+)
+def test_the_filters_learning_rate(tmp_path: Path, flags: str, rate: float | None) -> None:
+    run = trainer(tmp_path, *flags.split(), "--learning_rate", "2e-5")
+    assert run.filter_learning_rate == rate
+    found = [group["initial_lr"] for group in run.optimizer.param_groups]
+    assert found == [2e-5, 2e-5, *([] if rate is None else [rate])]
+
+
+def test_the_filters_learning_rate_of_a_patched_folder(tmp_path: Path) -> None:
+    trainer(tmp_path, "--variant", "gfsa").model.save_pretrained(tmp_path / "bert")
+    assert trainer(tmp_path).filter_learning_rate == 0.01
+
+
 def test_steps_stop_in_mid_epoch_and_are_evaluated(tmp_path: Path) -> None:
     flags = "--per_device_train_batch_size 2 --max_train_steps 7"
     progress = trainer(tmp_path, *flags.split()).train()

@@ -64,6 +64,19 @@ def test_another_variant_leaves_the_recipes_own_settings(tmp_path: Path) -> None
         glue.SCHEMA.parse([*named, "--variant", "plat", "--order", "5"])
 
 
+def test_another_variant_leaves_the_recipes_learning_rate_of_the_scalars(tmp_path: Path) -> None:
+    named = ["--recipe", recipe(tmp_path, f"{RECIPE}filter_learning_rate: 0.5")]
+
+    def rate(*flags: str) -> float | None:
+        return glue.SCHEMA.parse([*named, *flags]).filter.filter_learning_rate
+
+    assert rate("--variant", "gfsa") == 0.5
+    assert rate("--variant", "none") is None
+    assert rate("--variant", "plat", "--filter_learning_rate", "0.2") == 0.2
+    recipe(tmp_path, "{model_name_or_path: m, output_dir: o, filter_learning_rate: 0.5}")
+    assert rate("--variant", "gfsa") == 0.5
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -99,6 +112,9 @@ def test_the_shipped_recipes_are_of_their_scripts(path: Path) -> None:
     for name, value in yaml.safe_load(path.read_text()).items():
         read = list(flat[name]) if isinstance(flat[name], tuple) else flat[name]
         assert read == (None if read is None else type(read)(value))
+    # The papers have one learning rate for all; the scripts' own for the scalars is another.
+    of_paper = found.train.learning_rate if found.learns_scalars() else None
+    assert found.filter.filter_learning_rate == of_paper
 
 
 def test_there_are_recipes() -> None:

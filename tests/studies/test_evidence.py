@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import tiny_task
 from finetune import compare, evidence, sweep
 from finetune.experiments import record, tables, verdicts
 from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
+from finetune.experiments.scripts import Script
 from finetune.studies import look, look_page, page
 from finetune.studies.run import ROOT, Given, Study, studies
 
@@ -47,6 +49,10 @@ def test_a_study_is_a_call_that_its_script_takes(
     assert len(runs) == study.seeds * len(arms)
     assert len(arms) > 2
     assert "none" in arms
+    for run in runs:  # what a study did does not change with the scripts' own rate
+        _, script, *words = shlex.split(run)
+        settings = Script(Path(script)).schema.parse(words)
+        assert (settings.filter.filter_learning_rate is not None) == settings.learns_scalars()
 
 
 def test_the_page_is_written_again_without_any_runs(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_the_page_holds_every_figure_and_nothing_from_elsewhere(
     assert "<b>" not in html
     words = " ".join(Reader(html).words)
     assert NASTY in words
+    assert "learning rate was too low to move it" in words
     for name, finding in findings(diagnoses).items():
         assert finding.heading in words
         assert finding.claim in words

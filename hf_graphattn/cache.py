@@ -6,6 +6,10 @@ which grow from (B, heads, N, D) to (B, heads, N, D + operands * D). So whatever
 its values (reorder beams, crop, select, repeat, reset, preallocate) is done to the operands too.
 
 An operand is what a filter passes to `attend` after its first call; GFSA has one.
+
+While attentions are recorded the filter is applied to the identity too, which gives its matrix.
+The operands there (of GFSA, A's rows) have a column for each key, and lie behind those on the
+values, so that the cache treats them alike. The first call that does not record drops them.
 """
 
 from __future__ import annotations
@@ -34,33 +38,69 @@ class OperandLayer(CacheLayerMixin):
 
     operands: int  # how many there are
     groups: int  # query heads for each key-value head
+    keeps_rows: bool  # whether the operands on the identity are kept too
     new_values: Tensor  # those of the current call, (B, key-value heads, Nq, D)
     values: Any  # a tensor once the layer is initialised
+    is_sliding: bool
     _wide: Tensor  # values and operands of all keys of the current call
+    _rows_start: int  # the column where the operands on the identity begin
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of all tokens, as from the plain layer; makes room for the operands."""
+        """Keys and values of all tokens, as from the plain layer; makes room for the operands.
+
+        Raises:
+            GraphAttentionError: attentions are recorded, and those of earlier tokens were not.
+        """
         self.new_values = value_states
-        width = value_states.shape[-1]
-        room = self.operands * self.groups * width
+        new, width = value_states.shape[-2:]
+        packed = self.operands * self.groups
+        self._rows_start = width * (1 + packed)
+        room = packed * (width + self._fit_rows(packed, new))
         keys, wide = super().update(  # type: ignore[safe-super]
             key_states, functional.pad(value_states, (0, room)), *args, **kwargs
         )
         self._wide = wide
         return keys, wide[..., :width]
 
-    def append(self, index: int, operand: Tensor) -> Tensor:
-        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns it for all keys."""
+    def append(self, index: int, operand: Tensor, on_identity: bool = False) -> Tensor:
+        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns it for all keys.
+
+        D is the number of keys where the filter is applied to the identity.
+        """
         batch, heads, length, width = operand.shape
         packed = operand.view(batch, heads // self.groups, self.groups, length, width)
         packed = packed.transpose(2, 3).flatten(3)
-        start = width * (1 + index * self.groups)
+        start = self._rows_start if on_identity else width
+        start += index * self.groups * width
         columns = slice(start, start + width * self.groups)
         self._write(packed.to(self._wide.dtype), columns)
         every = self._wide[..., columns].unflatten(-1, (self.groups, width))
         return every.transpose(2, 3).flatten(1, 2)
+
+    def positions(self, new: int) -> slice | Tensor:
+        """Where the `new` tokens of the current call are among its keys."""
+        return slice(-new, None)
+
+    def _fit_rows(self, packed: int, new: int) -> int:
+        """The width of an operand on the identity in this call, to which the kept ones are brought.
+
+        It is 0 where attentions are not recorded: the kept ones would have a gap, so they go.
+        """
+        keys = self.get_mask_sizes(new)[0] if self.keeps_rows else 0
+        filled = self.is_initialized and self.values.dim() == 4  # a dynamic layer begins with ()
+        kept = self.values.shape[-1] - self._rows_start if filled else 0
+        if self.keeps_rows and kept == 0 and self.get_seq_length() > 0:
+            raise _no_rows("holds tokens whose attentions were not recorded")
+        if self.keeps_rows and self.is_sliding and self.get_seq_length() + new > keys:
+            raise _no_rows("has a window, which its first tokens have left")
+        if filled and kept != packed * keys:
+            own, rows = self.values.tensor_split([self._rows_start], dim=-1)
+            rows = rows.unflatten(-1, (packed, -1))
+            rows = functional.pad(rows, (0, keys - rows.shape[-1]))
+            self.values = torch.cat([own, rows.flatten(-2)], dim=-1)
+        return keys
 
     def _write(self, packed: Tensor, columns: slice) -> None:
         new = packed.shape[-2]
@@ -84,26 +124,32 @@ class OperandSlidingLayer(OperandLayer, DynamicSlidingWindowLayer):
 class OperandStaticLayer(OperandLayer, StaticLayer):
     """`StaticLayer` with operands: buffers of full length, written where the new tokens are."""
 
+    def positions(self, new: int) -> slice | Tensor:
+        """Where the new tokens are in the buffers."""
+        length = self.cumulative_length  # it includes them already
+        return torch.arange(-new, 0, device=length.device) + length
+
     def _write(self, packed: Tensor, columns: slice) -> None:
-        new = packed.shape[-2]  # `cumulative_length` includes them already
-        positions = torch.arange(-new, 0, device=packed.device) + self.cumulative_length
-        self.values[..., columns].index_copy_(2, positions, packed)
+        self.values[:, :, self.positions(packed.shape[-2]), columns] = packed
 
 
 class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
     """`StaticSlidingWindowLayer` with operands, which move with the window."""
 
+    def positions(self, new: int) -> slice | Tensor:
+        """Where the new tokens are: at the end, once the window is full."""
+        full = self.cumulative_length_int > self.max_cache_len
+        return slice(-new, None) if full else super().positions(new)
+
     def _write(self, packed: Tensor, columns: slice) -> None:
-        new, window = packed.shape[-2], self.max_cache_len
-        if self._wide is not self.values:
-            # The window overflows: this call sees all its tokens, the buffers keep the last ones.
-            self._wide[:, :, -new:, columns] = packed
-            kept = min(new, window)
-            self.values[:, :, window - kept :, columns] = packed[:, :, new - kept :]
-        elif self.cumulative_length_int > window:  # full: the one new token is the last
-            self.values[:, :, -1:, columns] = packed
-        else:
+        if self._wide is self.values:
             super()._write(packed, columns)
+            return
+        # The window overflows: this call sees all its tokens, the buffers keep the last ones.
+        new, window = packed.shape[-2], self.max_cache_len
+        self._wide[:, :, -new:, columns] = packed
+        kept = min(new, window)
+        self.values[:, :, window - kept :, columns] = packed[:, :, new - kept :]
 
 
 _WITH_OPERANDS: dict[type, type[OperandLayer]] = {
@@ -115,9 +161,11 @@ _WITH_OPERANDS: dict[type, type[OperandLayer]] = {
 
 
 def operand_layer(
-    cache: Any, index: int, operands: int, groups: int, training: bool
+    cache: Any, index: int, operands: int, groups: int, training: bool, recording: bool
 ) -> OperandLayer | None:
     """The layer `index` of `cache`; at its first use it is replaced by one that carries operands.
+
+    `recording`: whether attentions are recorded, so that it keeps what they are made of.
 
     None where no such layer is needed: without a cache, and in training, where the cache that some
     models fill by default is thrown away.
@@ -130,28 +178,31 @@ def operand_layer(
     if cache is None:
         return None
     layer = _layer(cache, index)
-    if isinstance(layer, OperandLayer):
-        if (layer.operands, layer.groups) != (operands, groups):
-            raise GraphAttentionError(_why_not(cache, layer, filled=True))
-        return layer
-    filled = layer.is_initialized and int(layer.get_seq_length()) > 0
-    if training and not filled:
-        return None
-    kind = _WITH_OPERANDS.get(type(layer))
-    if kind is None or cache.offloading or (filled and operands > 0):
-        raise GraphAttentionError(_why_not(cache, layer, filled))
-    cache.layers[index] = _replacement(layer, kind, operands, groups)
-    return cache.layers[index]
+    if not isinstance(layer, OperandLayer):
+        filled = layer.is_initialized and int(layer.get_seq_length()) > 0
+        if training and not filled:
+            return None
+        kind = _WITH_OPERANDS.get(type(layer))
+        if kind is None or cache.offloading or (filled and operands > 0):
+            raise GraphAttentionError(_why_not(cache, layer, filled))
+        layer = cache.layers[index] = _replacement(layer, kind, operands, groups)
+    elif (layer.operands, layer.groups) != (operands, groups):
+        raise GraphAttentionError(_why_not(cache, layer, filled=True))
+    layer.keeps_rows = recording and operands > 0
+    return layer
 
 
 class CachedAttention(Attention):
     """`attend` for new tokens: applies their rows of A to the operands of all tokens."""
 
-    def __init__(self, inner: Attention, layer: OperandLayer, every_value: Tensor) -> None:
+    def __init__(
+        self, inner: Attention, layer: OperandLayer, every_value: Tensor, on_identity: bool = False
+    ) -> None:
         super().__init__(inner.inputs)
         self.name = inner.name
         self.inner, self.layer = inner, layer
         self.every_value: Tensor = every_value
+        self.applied_to_identity = on_identity
         self.calls = 0
 
     @property
@@ -159,11 +210,19 @@ class CachedAttention(Attention):
         """The new tokens' rows of A, (B, H, Nq, Nk)."""
         return self.inner.matrix
 
+    def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
+        """As in `Attention`; its operands are kept apart from those on the values."""
+        attend = CachedAttention(self.inner, self.layer, self.every_value, on_identity=True)
+        _, identity = super().on_identity(self.every_value)
+        return attend, identity[:, :, self.layer.positions(value.shape[-2])]
+
     def __call__(self, x: Tensor) -> Tensor:
         """`A x` for the new tokens, x (B, H, Nq, D); the first call's x is the new values."""
         operand = self.calls - 1  # the first call's x are the values, which the cache has anyway
         self.calls += 1
-        return self.inner(self.layer.append(operand, x) if operand >= 0 else self.every_value)
+        if operand >= 0:
+            return self.inner(self.layer.append(operand, x, self.applied_to_identity))
+        return self.matrix if self.applied_to_identity else self.inner(self.every_value)
 
 
 def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:
@@ -198,4 +257,12 @@ def _why_not(cache: Cache, layer: Any, filled: bool) -> str:
         f"the cache {type(cache).__name__} {what}, so a graph filter cannot generate with it. "
         f"Allowed: an empty, resident cache with layers {allowed}. Pass such a cache, or "
         f"use_cache=False."
+    )
+
+
+def _no_rows(what: str) -> GraphAttentionError:
+    return GraphAttentionError(
+        f"attentions cannot be recorded with this cache: it {what}, and this filter's matrix is "
+        f"made of A's rows of all tokens. Record from an empty cache on, within its window, or "
+        f"pass use_cache=False."
     )

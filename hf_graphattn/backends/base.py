@@ -102,6 +102,15 @@ class Attention:
         """A, (B, H, Nq, Nk): kept by the eager backend alone."""
         raise NotImplementedError(f"backend {self.name!r} keeps no attention matrix")
 
+    def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
+        """(attend, rows): what a filter is called with for its matrix on `value`, (B, H, Nq, D).
+
+        `rows` are those of the identity that belong to the queries, (B, H, Nq, Nk).
+        """
+        length = value.shape[-2]
+        identity = torch.eye(length, dtype=value.dtype, device=value.device)
+        return self, identity.expand(*value.shape[:2], length, length)
+
     def __call__(self, x: Tensor) -> Tensor:
         """`A x`, (B, H, Nq, D) from (B, H, Nk, D)."""
         raise NotImplementedError(f"backend {self.name!r} computes no A x: variants' kernels do")

@@ -35,6 +35,8 @@ class Attend(Protocol):
     @property
     def matrix(self) -> Tensor: ...  # A itself, (B, H, N, N), where the backend keeps it
 
+    def on_identity(self, value: Tensor) -> tuple[Attend, Tensor]: ...  # for a filter's matrix
+
     def __call__(self, x: Tensor) -> Tensor: ...  # (B, H, N, D) -> (B, H, N, D)
 
 
@@ -140,7 +142,8 @@ class GraphFilter(nn.Module):
 
     A learned scalar is a `nn.Parameter` of shape (num_heads,). It stays float32 when the model is
     cast to another dtype, since steps of 2e-5 vanish in bfloat16. A fixed scalar is a plain number
-    or, if it differs between heads, a buffer that is not in the state dict.
+    or, if it differs between heads, a buffer that is not in the state dict. Under tensor
+    parallelism these tensors are DTensors: a filter reads them with `own` and `scalar`.
     """
 
     # The backends that can compute it, in the order in which "auto" prefers them.
@@ -149,6 +152,7 @@ class GraphFilter(nn.Module):
     kernels: ClassVar[Mapping[str, Kernel]] = {}
     backend: str = "auto"  # what the user asked for; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first; a cache keeps what they are given
+    is_shared: bool = False  # whether each process has a part of the heads; set by `share_heads`
 
     def __init__(self, config: VariantConfig, num_heads: int) -> None:
         super().__init__()
@@ -170,12 +174,11 @@ class GraphFilter(nn.Module):
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """`H` itself, (B, H, N, N): what `output_attentions` returns.
 
+        In cached generation it has the rows of the new tokens alone, and a column for each key.
         For a filter that is linear in the values it is the output on the identity. A filter that
         is not linear overrides this method.
         """
-        length = value.shape[-2]
-        identity = torch.eye(length, dtype=value.dtype, device=value.device)
-        return self(attend, identity.expand(*value.shape[:2], length, length))
+        return self(*attend.on_identity(value))
 
     def fits(self, backend: str, inputs: AttentionInputs) -> bool:
         """Whether "auto" may use this backend for this call; a kernel of its own has limits."""
@@ -184,8 +187,13 @@ class GraphFilter(nn.Module):
 
     def scalar(self, name: str) -> float | Tensor:
         """A scalar in the shape that multiplies (B, H, N, D): a number, or a tensor (H, 1, 1)."""
-        value = getattr(self, name)
+        value = self.own(name)
         return value.view(-1, 1, 1) if isinstance(value, Tensor) else value
+
+    def own(self, name: str) -> Any:
+        """A scalar of the heads that this process has: a number, or a tensor of H rows."""
+        value = getattr(self, name)
+        return value.to_local() if self.is_shared and isinstance(value, Tensor) else value
 
     def extra_repr(self) -> str:
         settings = self.variant_config.to_dict()

@@ -215,8 +215,8 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
     "scalars": (
         "Scalars of the filters",
         "What training made of each head's filter. A scalar that stayed near its start says that "
-        "the head is content with plain attention, that its learning rate was too low to move it, or "
-        "that it was not trained. Training again with filter_learning_rate=1e-2 tells which.",
+        "the head is content with plain attention, that its learning rate was too low to move it, "
+        "or that it was not trained. Training again with filter_learning_rate=1e-2 tells which.",
         _scalars,
     ),
     "approximation_error": (

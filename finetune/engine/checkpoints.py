@@ -22,7 +22,7 @@ from accelerate.utils import load as load_states
 
 from finetune.engine import storage
 from finetune.engine.fingerprint import differences
-from finetune.engine.results import cpu_name
+from finetune.engine.results import cpu_name, versions
 from finetune.settings.training import LAST
 
 logger = get_logger(__name__)
@@ -41,9 +41,8 @@ def name_of(step: int) -> str:
 
 
 def listed(folder: Path) -> list[Path]:
-    """The checkpoints in an output folder, the oldest first; unfinished ones are not among them."""
-    found = [path for path in folder.glob("step_*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    """The checkpoints in an output folder, the oldest first: the folders that have a manifest."""
+    return [path for path in _named(folder) if (path / storage.MANIFEST).is_file()]
 
 
 def save(
@@ -98,6 +97,9 @@ def find(asked: str, folder: Path) -> Path:
     path = Path(asked)
     if asked == LAST:
         known = listed(folder)
+        for path in _named(folder):
+            if path not in known:
+                logger.warning(f"{path} is passed over: it is unfinished, without a manifest")
         if not known:
             raise CheckpointError(
                 f"resume_from_checkpoint is {asked!r}; allowed: with a checkpoint in {folder}, "
@@ -110,7 +112,7 @@ def find(asked: str, folder: Path) -> Path:
             f"resume_from_checkpoint is {asked!r}; allowed: {LAST}, or a checkpoint's folder: "
             f"{there}. Choose one."
         )
-    fault = storage.fault(path)
+    fault = _fault(path)
     if fault is not None:
         raise CheckpointError(_damaged(asked, path, fault))
     return path
@@ -146,7 +148,7 @@ def load(
         )
     accelerator.load_state(str(path))
     _check_random_states(path, accelerator.process_index)
-    others = differences(state.get("conditions", {}), conditions()) if "conditions" in state else []
+    others = differences(state.get("conditions", {}), conditions())
     if others:
         logger.warning(
             f"The run goes on under other conditions (then -> now): {'; '.join(others)}. Its "
@@ -161,8 +163,7 @@ def conditions() -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "machine": torch.cuda.get_device_name() if on_gpu else cpu_name(),
-        "torch": torch.__version__,
-    }
+    } | versions()
 
 
 def _check_random_states(path: Path, process: int) -> None:
@@ -198,13 +199,13 @@ def bring_best(path: Path, folder: Path, name: str | None) -> None:
     if name is None:
         return
     source, target = path.parent / name, folder / name
-    fault = storage.fault(source) if source.is_dir() else "it is missing"
+    fault = _fault(source) if source.is_dir() else "it is missing"
     if fault is not None:
         raise CheckpointError(
             f"resume_from_checkpoint is {str(path)!r}, whose best weights so far are in {source}: "
             f"{fault}. Allowed: with that checkpoint beside it. Bring it back, or start anew."
         )
-    if not target.exists():
+    if target not in listed(folder):
         with storage.clear_errors(target, f"{source} is as it was"):
             shutil.copytree(source, storage.aside_of(target), dirs_exist_ok=True)
             storage.commit_folder(target)
@@ -223,7 +224,7 @@ def refuse_leftovers(folder: Path) -> None:
 
 def _damaged(asked: str, path: Path, fault: str) -> str:
     before = [p for p in listed(path.parent) if _step(p) < _step(path)]
-    whole = next((p for p in reversed(before) if storage.fault(p) is None), None)
+    whole = next((p for p in reversed(before) if _fault(p) is None), None)
     remedy = "There is no whole one before it: start anew."
     if whole is not None:
         remedy = f"Continue from the one before: resume_from_checkpoint {whole}"
@@ -231,6 +232,10 @@ def _damaged(asked: str, path: Path, fault: str) -> str:
         f"resume_from_checkpoint is {asked!r}, and the checkpoint {path} is damaged: {fault}. "
         f"Allowed: a whole checkpoint. {remedy}"
     )
+
+
+def _named(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.glob("step_*") if _NAME.fullmatch(p.name)), key=_step)
 
 
 def _step(path: Path) -> int:
@@ -244,5 +249,19 @@ def _best(path: Path) -> str | None:
         return None
 
 
+def _fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint; None if it is whole."""
+    fault = storage.fault(path)
+    if fault is None:
+        try:
+            _state(path)
+        except (OSError, ValueError):
+            return f"{STATE} is missing or broken"
+    return fault
+
+
 def _state(path: Path) -> dict[str, Any]:
-    return json.loads((path / STATE).read_text("utf-8"))
+    match state := json.loads((path / STATE).read_text("utf-8")):
+        case {"format": int(), "fingerprint": dict(), "progress": dict()}:
+            return state
+    raise ValueError(f"{path / STATE} is not what `save` writes")

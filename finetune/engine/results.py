@@ -30,8 +30,7 @@ def origin(accelerator: Accelerator) -> dict[str, Any]:
     """Where results come from: versions, commit, machine."""
     on_gpu = accelerator.device.type == "cuda"
     return {
-        "versions": {name: metadata.version(name) for name in PACKAGES}
-        | {"python": platform.python_version()},
+        "versions": versions() | {"python": platform.python_version()},
         "git": _commit(Path(__file__).parent),
         "machine": {
             "device": accelerator.device.type,
@@ -44,6 +43,11 @@ def origin(accelerator: Accelerator) -> dict[str, Any]:
             "mixed_precision": accelerator.mixed_precision,
         },
     }
+
+
+def versions() -> dict[str, str]:
+    """The installed version of each package that numbers depend on."""
+    return {name: metadata.version(name) for name in PACKAGES}
 
 
 def peak_memory(accelerator: Accelerator) -> int | None:

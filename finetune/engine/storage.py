@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -79,18 +78,21 @@ def commit_files(path: Path, folder: Path) -> None:
 def fault(path: Path) -> str | None:
     """What is wrong with a folder that `commit_folder` made; None if it is whole."""
     try:
-        manifest: dict[str, dict[str, Any]] = json.loads((path / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest.items()}
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):  # other JSON than ours
         return f"{MANIFEST} is missing or broken"
-    for name, expected in manifest.items():
+    for name, (size, expected) in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != expected["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes of {expected['bytes']}"
-        if digest(file) != expected["sha256"]:
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes of {size}"
+        if digest(file) != expected:
             return f"{name} was changed"
-    return None
+    there = (str(file.relative_to(path)) for file in path.rglob("[!.]*") if file.is_file())
+    unknown = sorted(set(there) - {MANIFEST, *files})
+    return f"{unknown[0]} is not in {MANIFEST}" if unknown else None
 
 
 def digest(file: Path) -> str:

@@ -37,6 +37,7 @@ if given.get("do") == "fail" and not (out / "mended").exists():
     sys.exit("the disk is full")
 if given.get("do") == "wait" and not (out / "began").exists():
     (out / "step_5").mkdir(exist_ok=True)
+    (out / "step_5" / "manifest.json").touch()
     (out / "began").touch()
     time.sleep(600)
 (out / "model.safetensors").write_text("weights")
@@ -140,6 +141,8 @@ def test_an_unfinished_run_with_other_settings_is_refused_if_it_has_checkpoints(
     other = run_of(fake, 2, name="cell")
     assert other.faults() == []  # nothing is lost when it begins again
     (begun.folder / "step_3").mkdir()
+    assert other.faults() == []  # it is unfinished
+    (begun.folder / "step_3" / "manifest.json").touch()
     assert other.faults() == ["seed: 1 -> 2"]
     assert begun.faults() == []
 

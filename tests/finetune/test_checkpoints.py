@@ -20,6 +20,7 @@ from finetune.engine import checkpoints, storage
 from finetune.engine.fingerprint import differences
 from finetune.engine.progress import LOG
 from finetune.engine.trainer import Trainer
+from tests.fixtures.anywhere import seal
 
 # 13 rows in batches of 2 are 7 batches and, two an update, 4 updates an epoch.
 RUN = (
@@ -212,6 +213,69 @@ def test_damage_of_other_kinds(killed: Path) -> None:
             checkpoints.find(str(killed / name), killed)
 
 
+def sealed(path: Path) -> None:
+    """Have a checkpoint's manifest fit its files."""
+    (path / storage.MANIFEST).unlink()
+    path.rename(storage.aside_of(path))
+    storage.commit_folder(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "null", "[]", '"a"', "7", '{"state.json": 1}', '{"state.json": []}'],
+)
+def test_a_manifest_that_is_none_is_refused(killed: Path, text: str) -> None:
+    (killed / "step_6" / storage.MANIFEST).write_text(text)
+    with pytest.raises(
+        checkpoints.CheckpointError, match=r"manifest.json is missing or broken.*step_4$"
+    ):
+        checkpoints.find("last", killed)
+
+
+def test_a_manifest_names_every_file(killed: Path) -> None:
+    manifest = killed / "step_6" / storage.MANIFEST
+    (killed / "step_6" / ".DS_Store").touch()
+    assert checkpoints.find("last", killed) == killed / "step_6"
+    listed = json.loads(manifest.read_text())
+    for left in ({}, {name: listed[name] for name in listed if name != "model.safetensors"}):
+        manifest.write_text(json.dumps(left))
+        with pytest.raises(
+            checkpoints.CheckpointError, match=r"model.safetensors is not in manifest.json"
+        ):
+            checkpoints.find("last", killed)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 2, "progress": []}'])
+def test_a_state_that_is_none_is_refused(killed: Path, text: str) -> None:
+    (killed / "step_6" / "state.json").write_text(text)
+    sealed(killed / "step_6")
+    with pytest.raises(
+        checkpoints.CheckpointError, match=r"state.json is missing or broken.*step_4$"
+    ):
+        checkpoints.find("last", killed)
+
+
+def test_an_unfinished_checkpoint_is_passed_over(
+    killed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (killed / "step_999").mkdir()
+    (killed / "step_7").touch()
+    assert checkpoints.find("last", killed) == killed / "step_6"
+    for name in ("step_7", "step_999"):
+        assert f"{killed / name} is passed over: it is unfinished" in caplog.text
+    with pytest.raises(checkpoints.CheckpointError, match=r"step_999 is damaged.*step_6$"):
+        checkpoints.find(str(killed / "step_999"), killed)
+
+
+def test_best_weights_take_the_place_of_an_unfinished_checkpoint(
+    killed: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    (other / "step_4").mkdir(parents=True)
+    resumed(killed, *SAVING, "--output_dir", str(other), asked=str(killed / "step_6"))
+    assert storage.fault(other / "step_4") is None
+
+
 @pytest.mark.parametrize(
     ("flags", "difference"),
     [
@@ -258,9 +322,7 @@ def test_random_states_that_cannot_be_restored_are_refused(killed: Path, damage:
     else:
         states["numpy_random_seed"] = None  # restored before torch's
         torch.save(states, file)
-    manifest = json.loads((path / storage.MANIFEST).read_text())
-    manifest[file.name] = {"bytes": file.stat().st_size, "sha256": storage.digest(file)}
-    (path / storage.MANIFEST).write_text(json.dumps(manifest))
+    sealed(path)
     with pytest.raises(checkpoints.CheckpointError, match=r"random states in random_states_0\.pkl"):
         resumed(killed, *SAVING)
 
@@ -275,6 +337,26 @@ def test_other_conditions_are_told(killed: Path, caplog: pytest.LogCaptureFixtur
     finally:
         torch.set_num_threads(threads)
     assert f"threads: {threads} -> {threads + 1}" in caplog.text
+
+
+def test_other_versions_and_unknown_conditions_are_told(
+    killed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = killed / "step_6" / "state.json"
+    state = json.loads(file.read_text())
+    for conditions, expected in (
+        (
+            state["conditions"] | {"torch": "1.0", "transformers": "2.0"},
+            ("torch: '1.0' -> '2", "transformers: '2.0' -> '5"),
+        ),
+        ({}, ("threads: None -> ", "machine: None -> ", "torch: None -> ")),  # version 0.1.0's
+    ):
+        file.write_text(json.dumps(state | {"conditions": conditions}))
+        sealed(killed / "step_6")
+        caplog.clear()
+        resumed(killed, *SAVING)
+        assert "may differ in their last digits" in caplog.text
+        assert [words for words in expected if words not in caplog.text] == []
 
 
 def test_versions_and_new_flags_are_no_difference(killed: Path) -> None:
@@ -297,6 +379,26 @@ def test_a_folder_called_like_a_variant_is_no_other_run(
     found = run(killed, *SAVING).fingerprint
     monkeypatch.chdir(killed)
     assert run(killed, *SAVING).fingerprint == found
+
+
+def test_a_rate_that_was_not_given_goes_on_as_the_checkpoint_has_it(tmp_path: Path) -> None:
+    """In version 0.1.0 the scalars then had the learning rate of all."""
+    flags = [*RUN[: RUN.index("--filter_learning_rate")], "--learning_rate", "0.02", *SAVING]
+    finished = trainer(tmp_path, *flags, "--filter_learning_rate", "0.02", count=13, dropout=0.3)
+    finished.train()
+    expected = outcome(finished)
+    for path in checkpoints.listed(tmp_path)[1:]:
+        shutil.rmtree(path)
+    (path,) = checkpoints.listed(tmp_path)
+    state = json.loads((path / "state.json").read_text())
+    state["fingerprint"]["filter_learning_rate"] = None
+    (path / "state.json").write_text(json.dumps(state))
+    seal(path)
+    again = trainer(tmp_path, *flags, "--resume_from_checkpoint", "last", count=13, dropout=0.3)
+    again.resume("last")
+    assert again.filter_learning_rate == 0.02
+    again.train()
+    assert_same(outcome(again), expected)
 
 
 def test_where_there_is_none_the_allowed_are_listed(killed: Path) -> None:

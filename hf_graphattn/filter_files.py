@@ -12,6 +12,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -27,6 +28,7 @@ from .errors import GraphAttentionError
 from .filter_tensors import CHECKSUM, checksum
 from .filters import graph_filters, read_config, refuse_no_model
 from .loading import load_filter_tensors
+from .parallel import whole
 from .patching import patch_model, unpatch_model
 from .variants import GraphFilter
 
@@ -36,14 +38,15 @@ FILTERS_NAME = "graph_filters.safetensors"
 def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Write the filters of a patched model to `folder`; returns the file's path.
 
-    If PEFT has wrapped the model, the filters of its base are written, not those of an adapter.
+    If PEFT has wrapped the model, the filters of its base are written, not those of an adapter. If
+    FSDP or tensor parallelism has spread it over processes, each of them must call this.
 
     Raises:
         GraphAttentionError: the model is not patched.
     """
     config, filters = read_config(model), _base_filters(model)
     tensors = {
-        f"{name}.{FILTER}.{scalar}": parameter.detach().cpu().contiguous()
+        f"{name}.{FILTER}.{scalar}": whole(parameter.detach()).cpu().contiguous()
         for name, graph_filter in filters.items()
         for scalar, parameter in graph_filter.named_parameters()
     }
@@ -51,7 +54,7 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     about = {"graph_attn": entry, "shape": shape_of(model)}
     path = Path(folder) / FILTERS_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".part")
+    aside = path.with_suffix(f".{uuid4().hex}.part")  # several processes may write the same
     save_file(tensors, aside, metadata={key: json.dumps(value) for key, value in about.items()})
     aside.replace(path)
     return path

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .adapters import is_adapted
 from .errors import GraphAttentionError
 from .filters import filter_parameters
+from .parallel import whole
 
 CHECKSUM = "checksum"  # the key of the entry "graph_attn"
 
@@ -38,8 +39,10 @@ def checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict
     """
     own = dict(filter_parameters(model))
     saved: list[Any] = [(own if state is None else state).get(name) for name in own]
-    whole = all(type(each) in (Tensor, nn.Parameter) and not each.is_meta for each in saved)
-    if not saved or not whole or is_adapted(model) or getattr(model, "tp_size", None):
+    if getattr(model, "tp_size", None):  # transformers gathers them too: every process is here
+        saved = [whole(each) for each in saved]
+    are_whole = all(type(each) in (Tensor, nn.Parameter) and not each.is_meta for each in saved)
+    if not saved or not are_whole or is_adapted(model):
         return {}
     return {CHECKSUM: checksum(saved)}
 

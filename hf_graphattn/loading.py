@@ -25,6 +25,7 @@ from .configs import ENTRY, IMPLEMENTATION
 from .errors import GraphAttentionError, refusal
 from .filter_tensors import CHECKSUM, refuse_changed, refuse_damaged
 from .filters import filter_parameters
+from .parallel import shared_as
 from .patching import patch_model
 from .saving import ASKS
 from .variants import VariantConfig
@@ -46,7 +47,7 @@ def from_pretrained(
         auto_class: the class to load, `AutoModelForSequenceClassification` or a model class; by
             default the class that the checkpoint names.
         backend: as in `patch_model`.
-        kwargs: as transformers' `from_pretrained`: dtype, device_map, revision, token ...
+        kwargs: as transformers' `from_pretrained`: dtype, device_map, tp_plan, revision, token ...
 
     Raises:
         GraphAttentionError: the checkpoint is plain, of a newer format or of an unknown variant;
@@ -208,7 +209,7 @@ def load_filter_tensors(
     refuse_changed((tensors[name] for name in parameters), entry.get(CHECKSUM), path)
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
+            parameter.copy_(shared_as(parameter, tensors[name]))
 
 
 def _saved_names(own_name: str, model: PreTrainedModel) -> Iterator[str]:

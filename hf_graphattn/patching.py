@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import transformers
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from . import backends
@@ -35,6 +36,7 @@ from .configs import (
 )
 from .errors import GraphAttentionError, refusal
 from .filters import is_patched, refuse_no_model
+from .parallel import heads_mesh, refuse_spread, share_heads
 from .repository import PushToHub
 from .running import refuse_running
 from .saving import SavePretrained
@@ -70,8 +72,8 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
 
     Raises:
         GraphAttentionError: an argument is bad; or the model is patched already, has no
-            attention, is of an architecture that is not supported, or is running. The model is as
-            it was.
+            attention, is of an architecture that is not supported, is running, or is spread over
+            processes otherwise than by tensor parallelism. The model is as it was.
     """
     with _LOCK:
         _check_arguments(model, config)
@@ -88,7 +90,7 @@ def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -
 def _patch(model: nn.Module, config: VariantConfig, backend: str) -> None:
     modules = attention_modules(model)
     chosen = _choose_layers(_self_attention(model, modules), config)
-    filters = [_build(config, layer) for layer in chosen]
+    filters = [_build(config, layer, heads_mesh(model, layer)) for layer in chosen]
     for graph_filter in filters:
         graph_filter.backend = backends.check(backend, graph_filter.backends)
     _attach(model, config, modules, dict(zip((m.name for m in chosen), filters, strict=True)))
@@ -159,6 +161,7 @@ def _check_arguments(model: object, config: object) -> None:
             f"{type(model).__name__} has parameters on the meta device, without values. Load the "
             f"weights first, then patch."
         )
+    refuse_spread(model)
 
 
 def _self_attention(model: nn.Module, modules: list[AttentionModule]) -> list[AttentionModule]:
@@ -197,10 +200,13 @@ def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list
     return [layer for i, layer in enumerate(layers) if i in wanted]
 
 
-def _build(config: VariantConfig, layer: AttentionModule) -> GraphFilter:
+def _build(config: VariantConfig, layer: AttentionModule, mesh: DeviceMesh | None) -> GraphFilter:
     graph_filter = config.build(layer.num_heads)
     device = next(layer.module.parameters()).device
-    return graph_filter.to(device).train(layer.module.training)
+    graph_filter.to(device).train(layer.module.training)
+    if mesh is not None:
+        share_heads(graph_filter, mesh)
+    return graph_filter
 
 
 def _attach(

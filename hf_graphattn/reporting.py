@@ -13,6 +13,7 @@ from .adapters import active_filter, original_filter
 from .architectures import AttentionModule, self_attention_modules
 from .attention import FILTER
 from .filters import graph_filters, refuse_plain
+from .parallel import whole
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
 SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
@@ -73,6 +74,8 @@ class Report:
 def report(model: nn.Module) -> Report:
     """What was patched: a row for each self-attention module, in the order that `layers` counts.
 
+    If FSDP or tensor parallelism has spread the model over processes, each of them must call this.
+
     Raises:
         GraphAttentionError: the model is not patched.
     """
@@ -102,7 +105,7 @@ def _row(layer: int, attention: AttentionModule) -> ReportRow:
 
 
 def _value(value: float | Tensor) -> Any:
-    return value.detach().float().tolist() if isinstance(value, Tensor) else float(value)
+    return whole(value.detach()).float().tolist() if isinstance(value, Tensor) else float(value)
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from accelerate.logging import get_logger
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -22,6 +21,7 @@ import hf_graphattn as ga
 from finetune.errors import refusal
 from finetune.settings.groups import ModelArguments
 from finetune.settings.schema import Settings
+from hf_graphattn.parallel import whole
 from tasks import Task
 
 logger = get_logger(__name__)
@@ -121,7 +121,7 @@ def trained_scalars(model: nn.Module) -> list[Tensor]:
     found = [parameter for _, parameter in ga.filter_parameters(model)]
     # Under LoRA each filter is there twice: as it was, frozen, and as it is trained.
     trained = [p for p in found if p.requires_grad] or found
-    return [_whole(parameter.detach()).cpu().clone() for parameter in trained]
+    return [whole(parameter.detach()).cpu().clone() for parameter in trained]
 
 
 def filter_statistics(
@@ -138,8 +138,3 @@ def filter_statistics(
         "filter_max_abs": max((float(scalar.abs().max()) for scalar in scalars), default=None),
         "filter_max_moved": max(map(float, moved), default=None),
     }
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, gathered where FSDP has spread it over processes."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -22,6 +22,7 @@ from hf_graphattn.attention import FILTER
 from hf_graphattn.configs import model_configs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.filters import is_patched
+from hf_graphattn.parallel import is_spread
 from hf_graphattn.patching import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer
 from hf_graphattn.variants.gfsa import GFSAConfig
@@ -78,6 +79,13 @@ def diagnose(
             or no sequence has two tokens.
     """
     settings = _settings(max_sequences, max_tokens, powers, orders)
+    if is_spread(model):
+        raise refusal(
+            "model",
+            f"{type(model).__name__} spread over processes",
+            "a model that this process has whole",
+            "Load it again, in one process.",
+        )
     with _prepared(model), ExitStack() as stack:
         reader = _Reader(model, settings, stack)
         for batch in [data] if isinstance(data, Mapping) else data:

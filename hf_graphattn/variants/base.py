@@ -192,8 +192,8 @@ class GraphFilter(nn.Module):
 
     def own(self, name: str) -> Any:
         """A scalar of the heads that this process has: a number, or a tensor of H rows."""
-        value = getattr(self, name)
-        return value.to_local() if self.is_shared and isinstance(value, Tensor) else value
+        value: Any = getattr(self, name)
+        return value.to_local() if self.is_shared and hasattr(value, "to_local") else value
 
     def extra_repr(self) -> str:
         settings = self.variant_config.to_dict()
@@ -214,14 +214,11 @@ class GraphFilter(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `model.half()` and `model.to(torch.bfloat16)` call this. The scalars move to the model's
         # new device, but keep their precision.
-        tensors = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
-        before = [tensor.detach().clone() for tensor in tensors]
-        super()._apply(fn, recurse)
-        after = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
-        for old, new in zip(before, after, strict=True):
-            if new.dtype.itemsize < old.dtype.itemsize:
-                new.data = old.to(new.device)
-        return self
+        def precise(tensor: Tensor) -> Tensor:
+            new = fn(tensor)
+            return new if new.dtype.itemsize >= tensor.dtype.itemsize else tensor.to(new.device)
+
+        return super()._apply(precise, recurse)
 
 
 def combination(first: Term, *others: Term) -> Tensor:

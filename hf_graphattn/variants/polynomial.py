@@ -72,7 +72,7 @@ class PolynomialFilter(GraphFilter):
         return combination(*((self._term(k), power) for k, power in enumerate(powers)))
 
     def _term(self, k: int) -> Tensor:
-        return self.coefficients[:, k].view(-1, 1, 1)
+        return self.own("coefficients")[:, k].view(-1, 1, 1)
 
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         return torch.tensor(value, dtype=torch.float32).repeat(self.num_heads, 1)

@@ -269,6 +269,29 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
     assert fault == "metric: None -> ['f1']"
 
 
+@pytest.mark.parametrize(
+    ("found", "asked", "faults"),
+    [
+        # Version 0.1.0 wrote none where the scalars had the learning rate of all.
+        ((None, 8), None, ["filter_learning_rate: 0.0005 -> 0.01"]),
+        ((None, 8), 5e-4, []),
+        ((0.01, 8), None, []),
+        ((0.01, 8), 0.01, []),
+        ((0.01, 8), 5e-4, ["filter_learning_rate: 0.01 -> 0.0005"]),
+        ((None, 0), None, []),
+    ],
+)
+def test_runs_of_two_learning_rates_of_the_scalars_are_not_mixed(
+    fake: Path, found: tuple[float | None, int], asked: float | None, faults: list[str]
+) -> None:
+    rates = {"learning_rate": 5e-4, "filter_learning_rate": asked}
+    run = replace(run_of(fake, 1), settings=rates)
+    run.folder.mkdir(parents=True)
+    then = {"settings": rates | {"filter_learning_rate": found[0]}, "filter_scalars": found[1]}
+    (run.folder / "all_results.json").write_text(json.dumps(then))
+    assert run.faults() == faults
+
+
 def test_slots_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_visible_gpus", lambda: [])
     monkeypatch.setattr(pool, "cpu_count", lambda: 7)

@@ -20,7 +20,6 @@ from finetune.engine import checkpoints, storage
 from finetune.engine.fingerprint import differences
 from finetune.engine.progress import LOG
 from finetune.engine.trainer import Trainer
-from tests.fixtures.anywhere import seal
 
 # 13 rows in batches of 2 are 7 batches and, two an update, 4 updates an epoch.
 RUN = (
@@ -393,7 +392,7 @@ def test_a_rate_that_was_not_given_goes_on_as_the_checkpoint_has_it(tmp_path: Pa
     state = json.loads((path / "state.json").read_text())
     state["fingerprint"]["filter_learning_rate"] = None
     (path / "state.json").write_text(json.dumps(state))
-    seal(path)
+    sealed(path)
     again = trainer(tmp_path, *flags, "--resume_from_checkpoint", "last", count=13, dropout=0.3)
     again.resume("last")
     assert again.filter_learning_rate == 0.02

@@ -79,18 +79,23 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
 def test_the_scalars_own_learning_rate_moves_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    still = ("--variant", "gfsa", "--learning_rate", "0", "--filter_learning_rate")
-    results = glue.main(flags(tmp_path, "cola", *still, "0"))
+    still = ("--variant", "gfsa", "--learning_rate", "0")
+
+    def run(*rate: str) -> dict:
+        caplog.clear()
+        out = str(tmp_path / "-".join(["out", *rate]))
+        return glue.main(flags(tmp_path, "cola", *still, *rate, "--output_dir", out))
+
+    results = run("--filter_learning_rate", "0")
     assert results["filter_max_abs"] == results["filter_max_moved"] == 0.0
     assert "moved by less than 0.001 at a learning rate of 0:" in caplog.text
-    caplog.clear()
-    results = glue.main(flags(tmp_path, "cola", *still[:-1]))
+    # Two updates of AdamW at a rate that falls linearly from 0.1: each as long as its rate at most.
+    results = run("--filter_learning_rate", "0.1")
+    assert results["filter_max_moved"] == results["filter_max_abs"] > 0.05
+    assert "moved by less than" not in caplog.text
+    results = run()
     assert results["settings"]["filter_learning_rate"] == 0.01
     assert 0.005 < results["filter_max_moved"] < 0.02
-    assert "moved by less than" not in caplog.text
-    # Two updates of AdamW at a rate that falls linearly from 0.1: each as long as its rate at most.
-    results = glue.main(flags(tmp_path, "cola", *still, "0.1"))
-    assert results["filter_max_moved"] == results["filter_max_abs"] > 0.05
     assert "moved by less than" not in caplog.text
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.data import loaders, rows
-from finetune.engine import run, trainer
+from finetune.engine import launch, run, trainer
 from finetune.models import code, loading, tuning
 from finetune.objectives.base import Objective
 from finetune.objectives.generated import GeneratedLabels, LabelWords
@@ -28,21 +28,21 @@ SCHEMA = Schema(DataArguments, code.CodeModelArguments, defaults={"max_length": 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
-    accelerator = trainer.start(settings.train)
-    with accelerator.main_process_first():
-        task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
-    tokenizer = loading.load_tokenizer(settings.model)
-    config, label_order = code.load_config(settings.model, task, tokenizer)
-    batches = loaders.text_loaders(
-        task, found, tokenizer, label_order, settings.data, settings.train, accelerator
-    )
-    model = code.load_model(settings, config)
-    objective: Objective = Labels(task, label_order)
-    if settings.model.objective == code.GENERATE:
-        objective = GeneratedLabels(task, LabelWords.of(task.label_names, tokenizer))
-    model = tuning.tuned(model, settings.filter)
-    work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-    return run.run(work, tokenizer, FAMILY)
+    with launch.start(settings) as accelerator:
+        with accelerator.main_process_first():
+            task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+        tokenizer = loading.load_tokenizer(settings.model)
+        config, label_order = code.load_config(settings.model, task, tokenizer)
+        batches = loaders.text_loaders(
+            task, found, tokenizer, label_order, settings.data, settings.train, accelerator
+        )
+        model = code.load_model(settings, config)
+        objective: Objective = Labels(task, label_order)
+        if settings.model.objective == code.GENERATE:
+            objective = GeneratedLabels(task, LabelWords.of(task.label_names, tokenizer))
+        model = tuning.tuned(model, settings.filter)
+        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+        return run.run(work, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.data import loaders, rows
-from finetune.engine import run, trainer
+from finetune.engine import launch, run, trainer
 from finetune.models import loading, tuning
 from finetune.objectives.labels import Labels
 from finetune.settings.groups import DataArguments, ModelArguments
@@ -23,20 +23,20 @@ SCHEMA = Schema(DataArguments, ModelArguments)
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
-    accelerator = trainer.start(settings.train)
-    with accelerator.main_process_first():
-        task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
-    tokenizer = loading.load_tokenizer(settings.model)
-    config, label_order = loading.load_config(settings.model, task, tokenizer.pad_token_id)
-    batches = loaders.text_loaders(
-        task, found, tokenizer, label_order, settings.data, settings.train, accelerator
-    )
-    mismatched = settings.model.ignore_mismatched_sizes
-    model = loading.load_model(settings, config, ignore_mismatched_sizes=mismatched)
-    model = tuning.tuned(model, settings.filter)
-    objective = Labels(task, label_order)
-    work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-    return run.run(work, tokenizer, FAMILY)
+    with launch.start(settings) as accelerator:
+        with accelerator.main_process_first():
+            task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+        tokenizer = loading.load_tokenizer(settings.model)
+        config, label_order = loading.load_config(settings.model, task, tokenizer.pad_token_id)
+        batches = loaders.text_loaders(
+            task, found, tokenizer, label_order, settings.data, settings.train, accelerator
+        )
+        mismatched = settings.model.ignore_mismatched_sizes
+        model = loading.load_model(settings, config, ignore_mismatched_sizes=mismatched)
+        model = tuning.tuned(model, settings.filter)
+        objective = Labels(task, label_order)
+        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+        return run.run(work, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

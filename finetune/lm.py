@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.data import local, text
-from finetune.engine import run, trainer
+from finetune.engine import launch, run, trainer
 from finetune.models import language, tuning
 from finetune.objectives.language import LanguageModelling
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
@@ -23,22 +23,22 @@ SCHEMA = Schema(LanguageDataArguments, LanguageModelArguments)
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
-    accelerator = trainer.start(settings.train)
-    with accelerator.main_process_first():
-        task, rows = text.load(settings.data, settings.train.do_predict)
-        (column,) = task.text_columns
-        tokenizer = language.load_tokenizer(settings.model, rows[task.train_split][column])
-        config = language.load_config(settings.model, tokenizer)
-        size = text.block_size(settings.data, tokenizer, language.positions(config))
-        texts = text.texts(task, rows, tokenizer)
-    stride, origin = settings.data.stride, local.origin(rows)
-    blocks = text.training_blocks(task, texts, size)
-    batches = text.loaders(task, texts, blocks, origin, stride, settings.train)
-    objective = LanguageModelling(task, texts, blocks, stride)
-    model = language.load_language_model(settings, config)
-    model = tuning.tuned(model, settings.filter)
-    work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-    return run.run(work, tokenizer, FAMILY)
+    with launch.start(settings) as accelerator:
+        with accelerator.main_process_first():
+            task, rows = text.load(settings.data, settings.train.do_predict)
+            (column,) = task.text_columns
+            tokenizer = language.load_tokenizer(settings.model, rows[task.train_split][column])
+            config = language.load_config(settings.model, tokenizer)
+            size = text.block_size(settings.data, tokenizer, language.positions(config))
+            texts = text.texts(task, rows, tokenizer)
+        stride, origin = settings.data.stride, local.origin(rows)
+        blocks = text.training_blocks(task, texts, size)
+        batches = text.loaders(task, texts, blocks, origin, stride, settings.train)
+        objective = LanguageModelling(task, texts, blocks, stride)
+        model = language.load_language_model(settings, config)
+        model = tuning.tuned(model, settings.filter)
+        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+        return run.run(work, tokenizer, FAMILY)
 
 
 if __name__ == "__main__":

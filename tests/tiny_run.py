@@ -11,7 +11,8 @@ from datasets import DatasetDict
 import tasks
 from finetune import glue
 from finetune.data import loaders, rows
-from finetune.engine.trainer import Trainer, make_accelerator
+from finetune.engine.launch import make_accelerator
+from finetune.engine.trainer import Trainer
 from finetune.models import loading
 from finetune.objectives.labels import Labels
 

@@ -58,7 +58,7 @@ def save(
         aside = storage.aside_of(path)
         if accelerator.is_main_process:
             shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
+            aside.mkdir()
         accelerator.wait_for_everyone()
         accelerator.save_state(str(aside))
         accelerator.wait_for_everyone()
@@ -209,17 +209,6 @@ def bring_best(path: Path, folder: Path, name: str | None) -> None:
         with storage.clear_errors(target, f"{source} is as it was"):
             shutil.copytree(source, storage.aside_of(target), dirs_exist_ok=True)
             storage.commit_folder(target)
-
-
-def refuse_leftovers(folder: Path) -> None:
-    """Raise ``CheckpointError`` if a new run would mix its checkpoints with those of another."""
-    there = listed(folder)
-    if there:
-        raise CheckpointError(
-            f"output_dir is {str(folder)!r}, which has the checkpoints "
-            f"{', '.join(path.name for path in there)}; allowed: one without. Continue with "
-            f"resume_from_checkpoint {LAST}, choose another output_dir, or remove them."
-        )
 
 
 def _damaged(asked: str, path: Path, fault: str) -> str:

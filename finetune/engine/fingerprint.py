@@ -12,6 +12,7 @@ import numpy as np
 from accelerate import Accelerator
 from datasets import Dataset
 
+from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.schema import Settings
 
 DIGITS = 16
@@ -69,6 +70,28 @@ def differences(
         for name in names
         if before.get(name) != now.get(name)
     ]
+
+
+def faults(
+    wrote: Mapping[str, Any], asked: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> list[str]:
+    """How the settings of a run that is there differ from those asked for, (then -> now).
+
+    Settings that only one of the two knows are left out: they came with another version.
+
+    Args:
+        wrote: what the run wrote.
+        asked: the settings that decide a run's numbers.
+        defaults: of flags that an earlier version may have lacked.
+    """
+    found = {**_plain(defaults), **wrote["settings"]}
+    now = {name: value for name, value in _plain(asked).items() if name in found}
+    if FILTER_RATE in now and wrote.get("filter_scalars"):
+        # A rate that was not given was in 0.1.0 that of all parameters.
+        for settings, rate in ((found, found["learning_rate"]), (now, DEFAULT_FILTER_RATE)):
+            if settings[FILTER_RATE] is None:
+                settings[FILTER_RATE] = rate
+    return differences({name: found[name] for name in now}, now)
 
 
 def data_digest(dataset: Any) -> str:

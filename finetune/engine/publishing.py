@@ -15,7 +15,7 @@ from hf_graphattn.card import hub_id
 from tasks import Task
 
 # What training leaves beside the model, and what is of no use to those who load it.
-NOT_PUSHED = ["step_*", "*.part", "eval_predictions*", "logs/*", "events.out.*", "*/events.out.*"]
+NOT_PUSHED = ["step_*", "*.part", "*.lock", "eval_predictions*", "logs/*", "*events.out.*"]
 
 
 def push(

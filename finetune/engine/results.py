@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from finetune.errors import refusal
+
 RESULTS = "all_results.json"
 PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
 
@@ -24,6 +26,21 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     aside = path.with_suffix(".part")
     aside.write_text(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n", "utf-8")
     aside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a run wrote: its results, or what it was started with.
+
+    Raises ``Refused`` if the file is damaged, or says nothing of the run's settings.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+        remedy = f"Remove {path.parent}, and the run is done again."
+        raise refusal(str(path), "damaged", "the JSON that a run leaves", remedy)
+    return found
 
 
 def origin(accelerator: Accelerator) -> dict[str, Any]:

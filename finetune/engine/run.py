@@ -10,7 +10,7 @@ from accelerate.logging import get_logger
 from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
-from finetune.engine import publishing, storage
+from finetune.engine import output_folder, publishing, storage
 from finetune.engine.results import RESULTS, origin, peak_memory, write_json
 from finetune.engine.trainer import Trainer
 from finetune.models import tuning
@@ -28,12 +28,16 @@ def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> di
     Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
     """
     accelerator, train = trainer.accelerator, trainer.settings.train
+    former = output_folder.former(trainer.settings, family)
     if train.tracker is not None:
         accelerator.init_trackers(family, tracker_settings(trainer.settings))
     # Each process draws its own dropout; the weights are equal already.
     set_seed(train.seed, device_specific=True)
     if train.resume_from_checkpoint is not None:
         trainer.resume(train.resume_from_checkpoint)
+    if accelerator.is_main_process:
+        output_folder.remove(former)
+    accelerator.wait_for_everyone()
     if train.do_eval_only:
         found: dict[str, Any] = dict(trainer.evaluate())
     else:
@@ -49,9 +53,6 @@ def finish(
 ) -> dict[str, Any]:
     """Save predictions, the trained model and ``all_results.json``; returns the results."""
     accelerator, settings, folder = trainer.accelerator, trainer.settings, trainer.folder
-    if accelerator.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-    accelerator.wait_for_everyone()
     tests = trainer.predict() if settings.train.do_predict else {}
     if not settings.train.do_eval_only:
         save_model(trainer, tokenizer, folder)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.logging import get_logger
-from accelerate.utils import DataLoaderConfiguration, set_seed, tqdm
+from accelerate.utils import tqdm
 from torch import Tensor, nn
 from transformers import get_scheduler
 
@@ -26,55 +24,15 @@ from finetune.engine import checkpoints, predictions
 from finetune.engine.fingerprint import as_told_by, fingerprint
 from finetune.engine.progress import Progress, Selection, StepLog
 from finetune.engine.updates import Portion, Updates, plan
-from finetune.errors import DivergedError, refusal
+from finetune.errors import DivergedError
 from finetune.models.loading import trained_scalars
 from finetune.objectives.base import Measured, Objective
 from finetune.settings.groups import DEFAULT_FILTER_RATE
 from finetune.settings.schema import Settings
-from finetune.settings.training import EACH_EPOCH, TrainArguments
+from finetune.settings.training import EACH_EPOCH
 from tasks import Split, Task
 
 logger = get_logger(__name__)
-
-
-def start(train: TrainArguments) -> Accelerator:
-    """The accelerator of a run, with the main process's log shown and the seed set."""
-    accelerator = make_accelerator(train)
-    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR)
-    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
-    set_seed(train.seed)
-    return accelerator
-
-
-def make_accelerator(train: TrainArguments) -> Accelerator:
-    """The accelerator of a run: seeded order of rows, a schedule that counts updates."""
-    accelerator = Accelerator(
-        mixed_precision=train.mixed_precision,
-        gradient_accumulation_steps=train.gradient_accumulation_steps,
-        log_with=train.tracker,
-        project_dir=train.output_dir,
-        # By default accelerate steps a schedule once for each process and update.
-        step_scheduler_with_optimizer=False,
-        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=train.seed),
-    )
-    _check_launch(accelerator)
-    return accelerator
-
-
-def _check_launch(accelerator: Accelerator) -> None:
-    """Refuse the lone process that `accelerate launch --cpu --num_processes 2` starts."""
-    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-    # The launcher sets the address where several processes meet, and no rank for any of them.
-    meets_others = "MASTER_ADDR" in os.environ and "RANK" not in os.environ
-    if on_cpu and meets_others and accelerator.num_processes == 1:
-        raise refusal(
-            "num_processes",
-            "more than 1",
-            "1, since accelerate's flag `--cpu` starts a single process without MPI",
-            "Start several on the CPU with "
-            "`ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 SCRIPT ...`: "
-            "`--multi_gpu` only means several processes.",
-        )
 
 
 class Trainer:
@@ -126,7 +84,8 @@ class Trainer:
         }
         self.selection = Selection.of(train, task.main_metric, self.directions)
         self._log_file = StepLog(self.folder, accelerator.is_main_process)
-        self._has_predictions = False  # whether evaluating writes files
+        self._has_predictions: bool | None = None  # whether evaluating writes files, once it has
+        self._resumed_from: Path | None = None
 
     @property
     def filter_learning_rate(self) -> float | None:
@@ -152,10 +111,7 @@ class Trainer:
             lambda version: as_told_by(version, self.fingerprint, config),
             self.settings.defaults(),
         )
-        self.progress = Progress(**found)
-        if self.accelerator.is_main_process:
-            checkpoints.bring_best(path, self.folder, self.progress.best_name)
-        self.accelerator.wait_for_everyone()
+        self.progress, self._resumed_from = Progress(**found), path
         logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
 
     def train(self) -> Progress:
@@ -164,7 +120,7 @@ class Trainer:
         Raises ``DivergedError`` with the step if the loss becomes NaN or infinite.
         """
         progress = self.progress
-        self._check_before()
+        self._bring_best()
         self._log_file.start(progress.step)
         bar = tqdm(total=self.steps, initial=progress.step, desc="Training", unit="step")
         while progress.epoch < self.epochs and not self.selection.ends(progress):
@@ -177,6 +133,7 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on the validation splits, as ``eval_<metric><suffix>``."""
         found: dict[str, float] = {}
+        self._has_predictions = False
         for split in self.task.validation_splits:
             measured = self._measure(split, self.validation)
             found |= measured.named("eval", split.key_suffix)
@@ -202,13 +159,10 @@ class Trainer:
     def _measure(self, split: Split, loaders: Mapping[str, Any]) -> Measured:
         return self.objective.measure(self.model, loaders[split.name], split, self.accelerator)
 
-    def _check_before(self) -> None:
-        train = self.settings.train
-        saves = train.checkpointing_steps is not None or train.keeps_best
-        if saves and train.resume_from_checkpoint is None:
-            checkpoints.refuse_leftovers(self.folder)
-            # Another process may not look after the first checkpoint is there.
-            self.accelerator.wait_for_everyone()
+    def _bring_best(self) -> None:
+        if self._resumed_from is not None and self.accelerator.is_main_process:
+            checkpoints.bring_best(self._resumed_from, self.folder, self.progress.best_name)
+        self.accelerator.wait_for_everyone()
 
     def _train_epoch(self, bar: Any) -> None:
         self.model.train()
@@ -290,13 +244,13 @@ class Trainer:
 
     def _load_best(self) -> None:
         """The best epoch's weights, if they are kept and were not the last one's."""
-        progress = self.progress
-        if progress.best_name is None or progress.best_name == checkpoints.name_of(progress.step):
-            return
-        path = checkpoints.find(str(self.folder / progress.best_name), self.folder)
-        self.accelerator.load_state(str(path))
-        logger.info(f"best epoch: {progress.best_epoch}; its weights are tested and saved")
-        if self._has_predictions:
+        best, progress = self.progress.best_name, self.progress
+        is_evaluated = self._has_predictions is not None
+        if best is not None and best != checkpoints.name_of(progress.step):
+            self.accelerator.load_state(str(checkpoints.find(str(self.folder / best), self.folder)))
+            logger.info(f"best epoch: {progress.best_epoch}; its weights are tested and saved")
+            is_evaluated = self._has_predictions is False
+        if not is_evaluated:
             self.evaluate()  # so that the predictions are of the weights that are saved
 
     def _state(self) -> dict[str, float]:

@@ -19,10 +19,9 @@ import pandas as pd
 from scipy import stats
 
 from finetune.engine.predictions import EVALUATED
-from finetune.engine.results import RESULTS
+from finetune.engine.results import RESULTS, read_json
 from finetune.errors import refusal
 from finetune.experiments.gather import NONE
-from finetune.experiments.runs import read_json
 from finetune.experiments.statistics import LEVEL
 from finetune.experiments.tables import Table
 from tasks import Metric

@@ -19,7 +19,7 @@ OWN_DATA = "run"  # where a task's name would be, of one's own files
 PER_RUN = ("variant", "seed", "output_dir")  # each run has its own
 # What is said per run, and what would make runs that cannot be compared.
 NOT_COMMON = (
-    *(*PER_RUN, "resume_from_checkpoint", "do_eval_only"),
+    *(*PER_RUN, "resume_from_checkpoint", "overwrite_output_dir", "do_eval_only"),
     *("push_to_hub", "hub_model_id", "hub_private_repo"),
 )
 

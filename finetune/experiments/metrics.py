@@ -13,10 +13,10 @@ from typing import Any
 
 import tasks
 from finetune.data import sources
-from finetune.engine.results import RESULTS
+from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
 from finetune.experiments.grid import OWN_DATA, Cell
-from finetune.experiments.runs import METRIC, Run, read_json
+from finetune.experiments.runs import METRIC, Run
 from finetune.experiments.scripts import Script
 from tasks import Split, Task, metrics
 from tasks.metrics import ROWS

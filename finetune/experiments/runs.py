@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -14,16 +13,14 @@ from typing import Any
 import yaml
 
 from finetune.engine import checkpoints
-from finetune.engine.fingerprint import differences
-from finetune.engine.results import RESULTS
-from finetune.errors import refusal
+from finetune.engine.fingerprint import faults
+from finetune.engine.output_folder import WEIGHTS
+from finetune.engine.results import RESULTS, read_json
 from finetune.settings import recipes
-from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.training import LAST
 
 SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
 CLOSED = "wall_seconds"  # in the record, once the run has ended and its weights are dealt with
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_*")
 METRIC = "metric"  # the flag that has a run measure more than its task's metrics
 TAIL = 12  # lines of a failed run's log that are shown
 
@@ -93,19 +90,13 @@ class Run:
         if not self.is_done() and not self.can_resume():
             return []
         wrote = self.results() if self.is_done() else self.record()
-        found = (wrote or {}).get("settings", {})
-        now = {name: value for name, value in self.settings.items() if name in found}
-        if FILTER_RATE in now and (wrote or {}).get("filter_scalars"):
-            # A rate that was not given was in 0.1.0 that of all parameters.
-            for settings, rate in ((found, found["learning_rate"]), (now, DEFAULT_FILTER_RATE)):
-                if settings[FILTER_RATE] is None:
-                    settings[FILTER_RATE] = rate
-        measured, asked = (set(which.get(METRIC) or ()) for which in (found, self.settings))
-        if asked - measured:
-            now[METRIC] = self.settings[METRIC]
-        elif self.is_done():
-            now.pop(METRIC, None)
-        return differences({name: found.get(name) for name in now}, now)
+        if wrote is None:
+            return []
+        asked = dict(self.settings)
+        measured = wrote["settings"].get(METRIC) or ()
+        if self.is_done() and set(asked.get(METRIC) or ()) <= set(measured):
+            asked.pop(METRIC, None)
+        return faults(wrote, asked, {METRIC: None})
 
     def log_tail(self) -> str:
         """The last lines of its log; of lines that a progress bar rewrote, the last state."""
@@ -133,14 +124,3 @@ class Run:
 
     def _all_flags(self) -> dict[str, Any]:
         return {**self.flags, "output_dir": str(self.folder)}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        remedy = f"Remove {path.parent}, and the run is done again."
-        raise refusal(str(path), "damaged", "the JSON that a run leaves", remedy)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +38,11 @@ class CheckpointArguments:
     load_best_model_at_end: bool | None = flag(
         "Test and save the best epoch's weights; default: with early_stopping_patience."
     )
+    overwrite_output_dir: bool = flag(
+        "Replace another run that is in output_dir: what it left there is removed.",
+        False,
+        free=True,
+    )
     do_eval_only: bool = flag("Evaluate the model as it is, without training.", False, free=True)
     do_predict: bool = flag("Write predictions for the test splits.", False, free=True)
     with_tracking: bool = flag("Log to trackers: all that are installed.", False, free=True)
@@ -64,6 +70,8 @@ class CheckpointArguments:
             )
         if self.resume_from_checkpoint == "":
             raise refusal("resume_from_checkpoint", "", f"a folder, or {LAST}", "Drop the flag.")
+        if self.resume_from_checkpoint is not None:
+            self.resume_from_checkpoint = os.path.expanduser(self.resume_from_checkpoint)
 
     @property
     def tracker(self) -> str | None:
@@ -111,6 +119,9 @@ class TrainArguments(CheckpointArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.output_dir == "":
+            raise refusal("output_dir", "", "a folder", "Name the folder that results go to.")
+        self.output_dir = os.path.expanduser(self.output_dir)
         at_least(self, 1, "per_device_train_batch_size", "per_device_eval_batch_size")
         at_least(self, 1, "num_train_epochs", "max_train_steps", "gradient_accumulation_steps")
         at_least(self, 0, "learning_rate", "weight_decay", "num_warmup_steps", "max_grad_norm")

@@ -102,7 +102,7 @@ def test_correlations_are_those_of_scipy_and_tell_runs_apart() -> None:
 def test_the_metrics_are_those_that_the_run_measured(tmp_path: Path) -> None:
     assert examples.measured(tmp_path, "") == []
     found = {"eval_f1": 0.5, "eval_loss": 1.0, "eval_own": 0.1, "eval_accuracy_mm": 0.6}
-    (tmp_path / RESULTS).write_text(json.dumps(found))
+    (tmp_path / RESULTS).write_text(json.dumps(found | {"settings": {}}))
     assert [metric.name for metric in examples.measured(tmp_path, "")] == ["f1"]
     assert [metric.name for metric in examples.measured(tmp_path, "_mm")] == ["accuracy"]
     names = [metric.name for metric in examples.fitting(np.array([0, 1, 2]))]

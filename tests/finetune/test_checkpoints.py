@@ -163,10 +163,11 @@ def test_the_best_weights_come_along_to_another_folder(killed: Path, tmp_path: P
     other = ("--output_dir", str(tmp_path / "other"))
     again = resumed(killed, *SAVING, *other, asked=str(killed / "step_6"))
     assert again.progress.best_name == "step_4"
+    again.train()
     assert storage.fault(tmp_path / "other" / "step_4") is None
     (killed / "step_4" / "model.safetensors").unlink()
     with pytest.raises(checkpoints.CheckpointError, match=r"best weights so far are in .*missing"):
-        resumed(killed, *SAVING, *other, asked=str(killed / "step_6"))
+        resumed(killed, *SAVING, *other, asked=str(killed / "step_6")).train()
 
 
 def test_only_the_best_is_kept_where_no_checkpoints_are_asked_for(tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ def test_best_weights_take_the_place_of_an_unfinished_checkpoint(
 ) -> None:
     other = tmp_path / "other"
     (other / "step_4").mkdir(parents=True)
-    resumed(killed, *SAVING, "--output_dir", str(other), asked=str(killed / "step_6"))
+    resumed(killed, *SAVING, "--output_dir", str(other), asked=str(killed / "step_6")).train()
     assert storage.fault(other / "step_4") is None
 
 
@@ -405,8 +406,6 @@ def test_where_there_is_none_the_allowed_are_listed(killed: Path) -> None:
         checkpoints.find(str(killed / "step_9"), killed)
     with pytest.raises(checkpoints.CheckpointError, match="which has none"):
         checkpoints.find("last", killed / "bert")
-    with pytest.raises(checkpoints.CheckpointError, match=r"has the checkpoints step_2, step_4, s"):
-        run(killed, *SAVING).train()
 
 
 @contextmanager

@@ -69,8 +69,8 @@ def test_results_say_where_they_come_from(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     first, again, other = (
-        glue.main(flags(tmp_path, "cola", "--learning_rate", "1e-2", "--seed", seed))
-        for seed in ("1", "1", "2")
+        glue.main(flags(tmp_path, "cola", "--learning_rate", "1e-2", "--seed", *seed))
+        for seed in (("1",), ("1",), ("2", "--overwrite_output_dir"))
     )
     assert first["train_loss"] == again["train_loss"] != other["train_loss"]
     assert first["eval_loss"] == again["eval_loss"] != other["eval_loss"]
@@ -124,6 +124,7 @@ def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
     # 15 rows: the last batch of an epoch is short, and so is the epoch's last update.
     alone = glue.main([*argv, "--per_device_train_batch_size", "4"])
     argv += ["--per_device_train_batch_size", "2", "--checkpointing_steps", "epoch"]
+    argv += ["--overwrite_output_dir"]
     launch = (
         "--multi_gpu",
         "--num_processes",

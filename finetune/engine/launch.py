@@ -1,0 +1,62 @@
+"""How a run begins: its processes, its log, its seed, and a folder of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration, set_seed
+
+from finetune.engine import output_folder
+from finetune.errors import refusal
+from finetune.settings.schema import Settings
+from finetune.settings.training import TrainArguments
+
+
+@contextmanager
+def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
+    """The accelerator of a run, with the main process's log shown and the seed set.
+
+    Meanwhile its output folder is its own: `output_folder.claimed` says when that is refused.
+    """
+    accelerator = make_accelerator(settings.train)
+    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR)
+    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
+    set_seed(settings.train.seed)
+    with output_folder.claimed(settings, accelerator):
+        yield accelerator
+
+
+def make_accelerator(train: TrainArguments) -> Accelerator:
+    """The accelerator of a run: seeded order of rows, a schedule that counts updates."""
+    accelerator = Accelerator(
+        mixed_precision=train.mixed_precision,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        log_with=train.tracker,
+        project_dir=train.output_dir,
+        # By default accelerate steps a schedule once for each process and update.
+        step_scheduler_with_optimizer=False,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=train.seed),
+    )
+    _check_launch(accelerator)
+    return accelerator
+
+
+def _check_launch(accelerator: Accelerator) -> None:
+    """Refuse the lone process that `accelerate launch --cpu --num_processes 2` starts."""
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+    # The launcher sets the address where several processes meet, and no rank for any of them.
+    meets_others = "MASTER_ADDR" in os.environ and "RANK" not in os.environ
+    if on_cpu and meets_others and accelerator.num_processes == 1:
+        raise refusal(
+            "num_processes",
+            "more than 1",
+            "1, since accelerate's flag `--cpu` starts a single process without MPI",
+            "Start several on the CPU with "
+            "`ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 SCRIPT ...`: "
+            "`--multi_gpu` only means several processes.",
+        )

@@ -193,16 +193,22 @@ def operand_layer(
 
 
 class CachedAttention(Attention):
-    """`attend` for new tokens: applies their rows of A to the operands of all tokens."""
+    """`attend` for new tokens: applies their rows of A to the operands of all tokens.
+
+    identity: that of all keys, (B, H, Nk, Nk), where the filter is applied to it.
+    """
 
     def __init__(
-        self, inner: Attention, layer: OperandLayer, every_value: Tensor, on_identity: bool = False
+        self,
+        inner: Attention,
+        layer: OperandLayer,
+        every_value: Tensor,
+        identity: Tensor | None = None,
     ) -> None:
         super().__init__(inner.inputs)
         self.name = inner.name
-        self.inner, self.layer = inner, layer
+        self.inner, self.layer, self.identity = inner, layer, identity
         self.every_value: Tensor = every_value
-        self.applied_to_identity = on_identity
         self.calls = 0
 
     @property
@@ -211,9 +217,9 @@ class CachedAttention(Attention):
         return self.inner.matrix
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
-        """As in `Attention`; its operands are kept apart from those on the values."""
-        attend = CachedAttention(self.inner, self.layer, self.every_value, on_identity=True)
+        """As in `Attention`, with operands of its own."""
         _, identity = super().on_identity(self.every_value)
+        attend = CachedAttention(self.inner, self.layer, self.every_value, identity)
         return attend, identity[:, :, self.layer.positions(value.shape[-2])]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -221,8 +227,8 @@ class CachedAttention(Attention):
         operand = self.calls - 1  # the first call's x are the values, which the cache has anyway
         self.calls += 1
         if operand >= 0:
-            return self.inner(self.layer.append(operand, x, self.applied_to_identity))
-        return self.matrix if self.applied_to_identity else self.inner(self.every_value)
+            return self.inner(self.layer.append(operand, x, self.identity is not None))
+        return self.inner(self.every_value if self.identity is None else self.identity)
 
 
 def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:

@@ -14,7 +14,6 @@ run writes stays.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -37,7 +36,8 @@ LOCK = ".run.lock"  # beside that of whoever starts a run and waits for it
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_[0-9]*")
 # They would be read with the new run's weights, where one of the two is an adapter.
 CONFIGS = ("config.json", "generation_config.json", "adapter_config.json", "README.md")
-EVENTS = "events.out.tfevents*"  # TensorBoard's, in a folder with the family's name
+UNFINISHED = (".*.part", ".*.former")
+TENSORBOARD = ("events.out.tfevents*", "hparams.yml")  # in a folder with the family's name
 
 
 @contextmanager
@@ -68,7 +68,8 @@ def former(settings: Settings[Any, Any], family: str) -> list[Path]:
     """
     folder = Path(settings.train.output_dir)
     if settings.train.overwrite_output_dir:
-        return [*_left(folder), *(folder / family).rglob(EVENTS)]
+        shown = (path for name in TENSORBOARD for path in (folder / family).rglob(name))
+        return [*_left(folder), *shown]
     return [folder / RESULTS, *folder.glob(EVALUATED.format("*"))]
 
 
@@ -76,10 +77,7 @@ def remove(paths: Iterable[Path]) -> None:
     """Delete files and folders. Raises ``SaveError`` if one cannot be."""
     for path in paths:
         with storage.clear_errors(path, "what is not removed yet is as it was"):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            storage.remove(path)
 
 
 def _claim(settings: Settings[Any, Any], stack: ExitStack) -> None:
@@ -140,8 +138,9 @@ def _check_reads(settings: Settings[Any, Any], folder: Path) -> None:
 
 
 def _left(folder: Path) -> list[Path]:
-    """What runs leave in their folder, but for TensorBoard's events."""
+    """What runs leave in their folder, but for TensorBoard's files."""
     splits = [split for task in tasks.registered().values() for split in task.test_splits]
     answers = {split.prediction_file for split in splits} - {""}
-    patterns = (RESULTS, LOG, EVALUATED.format("*"), *answers, *WEIGHTS, *CONFIGS)
+    logs = (RESULTS, LOG, EVALUATED.format("*"))
+    patterns = (*logs, *answers, *WEIGHTS, *CONFIGS, *UNFINISHED)
     return [path for pattern in patterns for path in folder.glob(pattern)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.engine import storage
 from tasks import Split, Task
 
 EVALUATED = "eval_predictions{}.tsv"  # one a validation split, by the end of its metrics' keys
@@ -16,7 +17,7 @@ def write_answers(task: Task, split: Split, answers: np.ndarray, folder: Path) -
     """A file in GLUE's submission format: ``index`` and ``prediction``, parted by a tab."""
     lines = [f"{i}\t{_submitted(task, value)}" for i, value in enumerate(answers.tolist())]
     text = "\n".join(["index\tprediction", *lines]) + "\n"
-    (folder / split.prediction_file).write_text(text, encoding="utf-8")
+    storage.write_text(folder / split.prediction_file, text)
 
 
 def write_evaluated(
@@ -28,9 +29,8 @@ def write_evaluated(
     """
     rows = zip(predictions.tolist(), references.tolist(), strict=True)
     lines = [f"{i}\t{value}\t{label}" for i, (value, label) in enumerate(rows)]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / EVALUATED.format(split.key_suffix)
-    path.write_text("\n".join(["index\tprediction\tlabel", *lines]) + "\n", "utf-8")
+    text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
+    storage.write_text(folder / EVALUATED.format(split.key_suffix), text)
 
 
 def _submitted(task: Task, value: float) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from finetune.engine import storage
 from finetune.errors import refusal
 from finetune.settings.training import TrainArguments
 
@@ -114,11 +115,10 @@ class StepLog:
         """Keep the lines up to this step: what follows is done again. 0 starts anew."""
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = []
         if step and self.path.is_file():
             lines = [x for x in self.path.read_text("utf-8").splitlines() if _step(x) <= step]
-        self.path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        storage.write_text(self.path, "".join(f"{line}\n" for line in lines))
 
     def write(self, values: Mapping[str, Any]) -> None:
         """One line more; NaN and infinity become null."""
@@ -128,7 +128,10 @@ class StepLog:
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()
         }
-        with self.path.open("a", encoding="utf-8") as stream:
+        with (
+            storage.clear_errors(self.path, "the checkpoints are whole"),
+            self.path.open("a", encoding="utf-8") as stream,
+        ):
             stream.write(json.dumps(plain) + "\n")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from finetune.engine import storage
 from finetune.errors import refusal
 
 RESULTS = "all_results.json"
@@ -22,10 +23,8 @@ PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write aside and rename, so that a reader never meets half a file; NaN becomes null."""
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n", "utf-8")
-    aside.replace(path)
+    """Write whole, so that a reader never meets half a file; NaN becomes null."""
+    storage.write_text(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

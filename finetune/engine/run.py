@@ -70,8 +70,7 @@ def finish(
         | {"settings": settings.flat() | {FILTER_RATE: rate}, **origin(accelerator)}
     )
     if accelerator.is_main_process:
-        with storage.clear_errors(folder / RESULTS, "the model is saved"):
-            write_json(folder / RESULTS, results)
+        write_json(folder / RESULTS, results)
         if settings.train.push_to_hub:
             model = accelerator.unwrap_model(trainer.model)
             logger.info(publishing.push(model, folder, trainer.task, settings, results))

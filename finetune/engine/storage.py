@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -36,11 +36,29 @@ def clear_errors(path: Path, kept: str) -> Iterator[None]:
         yield
     # torch reports a failed write as a RuntimeError of its own.
     except (OSError, SafetensorError, RuntimeError) as error:
-        shutil.rmtree(aside_of(path), ignore_errors=True)
+        with suppress(OSError):
+            remove(aside_of(path))
         raise SaveError(
-            f"{path} could not be saved: {error}. Allowed: a folder on a disk with room and the "
-            f"right to write. Free some space; {kept}."
+            f"{path} could not be saved: {error}. Allowed: a folder that is there, on a disk with "
+            f"room and the right to write. Free some space; {kept}."
         ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file over its former. Raises ``SaveError`` if that cannot be done."""
+    with clear_errors(path, "what was there is as it was"):
+        aside = aside_of(path)
+        aside.write_text(text, "utf-8")
+        _to_disk(aside)
+        aside.replace(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder that may be there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def commit_folder(path: Path) -> None:

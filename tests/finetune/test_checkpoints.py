@@ -18,6 +18,7 @@ from tiny_run import trainer
 
 from finetune.engine import checkpoints, storage
 from finetune.engine.fingerprint import differences
+from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
 from finetune.engine.trainer import Trainer
 
@@ -29,6 +30,7 @@ RUN = (
 )
 SAVING = ("--checkpointing_steps", "2", "--early_stopping_patience", "2")
 BATCHES, FIRST_SAVED = 21, 4
+PREDICTED = EVALUATED.format("")
 
 
 class KilledError(BaseException):
@@ -127,6 +129,19 @@ def test_two_kills_and_a_path_with_a_slash(
     over = resumed(tmp_path, *SAVING)
     over.train()
     assert over.progress.step == finished.progress.step
+
+
+def test_a_run_that_had_ended_predicts_by_its_best_weights(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]]
+) -> None:
+    """Killed after its last checkpoint: the predictions that are there may be another epoch's."""
+    (tmp_path / "bert").symlink_to(whole[0] / "bert")
+    last, best = (f"step_{step}" for step in (whole[1]["progress"]["step"], 4))
+    assert whole[1]["progress"]["best_name"] == best != last
+    for name in (last, best):
+        shutil.copytree(whole[0] / name, tmp_path / name)
+    resumed(tmp_path, *SAVING).train()
+    assert (tmp_path / PREDICTED).read_bytes() == (whole[0] / PREDICTED).read_bytes()
 
 
 def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:

@@ -1,0 +1,287 @@
+"""The doors of an output folder: one run at a time, and never what two runs have left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import warm
+from glue_runs import ROOT, flags, written
+from tiny_run import trainer
+from transformers import AutoModelForSequenceClassification
+
+import hf_graphattn as ga
+from finetune import glue
+from finetune.engine import checkpoints, locks, output_folder
+from finetune.engine.launch import make_accelerator
+from finetune.engine.output_folder import LOCK
+from finetune.engine.progress import LOG
+from finetune.engine.results import RESULTS
+from finetune.engine.storage import SaveError
+from finetune.errors import Refused
+from finetune.settings.schema import Settings
+
+RUN = ("--model_name_or_path", "m", "--task_name", "cola", "--variant", "gfsa")
+RATE = "filter_learning_rate"
+
+
+def asked(folder: Path | str, *others: str) -> Settings[Any, Any]:
+    return glue.SCHEMA.parse([*RUN, "--output_dir", str(folder), *others])
+
+
+def claimed(folder: Path | str, *others: str) -> AbstractContextManager[None]:
+    settings = asked(folder, *others)
+    return output_folder.claimed(settings, make_accelerator(settings.train))
+
+
+def finished(folder: Path, *others: str, **changes: Any) -> None:
+    """As a run with these flags leaves it."""
+    settings = asked(folder, *others).flat() | {RATE: 0.01} | changes
+    (folder / RESULTS).write_text(json.dumps({"settings": settings, "filter_scalars": 8}))
+
+
+def with_checkpoints(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "manifest.json").touch()
+
+
+@pytest.mark.parametrize(
+    ("others", "difference"),
+    [
+        (("--seed", "7"), "seed: 42 -> 7"),
+        (("--order", "5"), "order: 3 -> 5"),
+        (("--variant", "none"), "variant: 'gfsa' -> 'none'"),
+        (("--metric", "f1"), r"metric: None -> \['f1'\]"),
+        ((f"--{RATE}", "0.1"), r"filter_learning_rate: 0\.01 -> 0\.1"),
+        (("--do_eval_only",), "do_eval_only: False -> True"),
+        (("--seed", "7", "--resume_from_checkpoint", "x/step_3"), "seed: 42 -> 7"),
+    ],
+)
+def test_results_of_another_run_are_kept(
+    tmp_path: Path, others: tuple[str, ...], difference: str
+) -> None:
+    finished(tmp_path)
+    words = rf"output_dir is .*another run \(then -> now\): {difference}.*--overwrite_output_dir to"
+    with pytest.raises(Refused, match=words), claimed(tmp_path, *others):
+        pass
+    with claimed(tmp_path, *others, "--overwrite_output_dir"):
+        pass
+    assert (tmp_path / RESULTS).exists()  # until the new run has read all that it needs
+
+
+def test_the_same_run_may_be_done_again(tmp_path: Path) -> None:
+    finished(tmp_path)
+    for free in ((), ("--do_predict", "--report_to", "tensorboard"), (f"--{RATE}", "0.01")):
+        with claimed(tmp_path, *free):
+            pass
+    measured = ("--do_eval_only", "--resume_from_checkpoint")
+    finished(tmp_path, *measured, "x/step_3")
+    with claimed(tmp_path, *measured, "x/step_3"):
+        pass
+    with (
+        pytest.raises(Refused, match="resume_from_checkpoint: 'x/step_3' -> 'x/step_4'"),
+        claimed(tmp_path, *measured, "x/step_4"),
+    ):
+        pass
+
+
+def test_results_of_version_0_1_0_are_read(tmp_path: Path) -> None:
+    version = ROOT / "tests" / "fixtures" / "0.1.0"
+    shutil.copy(version / "outputs" / "training" / RESULTS, tmp_path)
+    _, given = json.loads((version / "commands.json").read_text())["training"]
+
+    def again(*others: str) -> AbstractContextManager[None]:
+        settings = glue.SCHEMA.parse([*given, "--output_dir", str(tmp_path), *others])
+        return output_folder.claimed(settings, make_accelerator(settings.train))
+
+    with again():
+        pass
+    for others, difference in (("--order", "9"), "order: 3 -> 9"), (("--metric", "f1"), "metric"):
+        with pytest.raises(Refused, match=difference), again(*others):
+            pass
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff", b'{"eval_loss": 1.0}'])
+def test_damaged_results_are_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / RESULTS).write_bytes(text)
+    with pytest.raises(Refused, match=rf"{RESULTS} is 'damaged'.*Remove"), claimed(tmp_path):
+        pass
+    with claimed(tmp_path, "--overwrite_output_dir"):
+        pass
+
+
+def test_checkpoints_are_their_runs_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with_checkpoints(out, "step_2", "step_4")
+    with_checkpoints(tmp_path / "other", "step_2")
+    own = ("--resume_from_checkpoint", str(out / "step_2"))
+    other = ("--resume_from_checkpoint", str(tmp_path / "other" / "step_2"))
+    words = r"has step_2, step_4. Continue that run"
+    for others in ((), other, ("--do_eval_only", *own), ("--do_eval_only",)):
+        with pytest.raises(Refused, match=words), claimed(out, *others):
+            pass
+    for others in (own, ("--resume_from_checkpoint", "last")):
+        with claimed(out, *others):
+            pass
+    shutil.rmtree(out)
+    (out / "step_999").mkdir(parents=True)  # unfinished
+    with claimed(out):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resume_from_checkpoint", "last"),
+        ("resume_from_checkpoint", "{out}/step_2"),
+        ("model_name_or_path", "{out}"),
+        ("model_name_or_path", "{out}/../out/step_2/model"),
+        ("train_file", "{out}/CoLA.tsv"),
+    ],
+)
+def test_what_the_run_reads_is_not_removed(tmp_path: Path, name: str, value: str) -> None:
+    out = tmp_path / "out"
+    with_checkpoints(out, "step_2")
+    (out / "CoLA.tsv").touch()
+    given = (f"--{name}", value.format(out=out), "--overwrite_output_dir")
+    with pytest.raises(Refused, match=rf"^{name} is .*does not remove"), claimed(out, *given):
+        pass
+    beside = out / "bert"
+    with claimed(out, "--model_name_or_path", str(beside), "--overwrite_output_dir"):
+        pass
+
+
+def test_nothing_of_the_former_run_is_left(tmp_path: Path) -> None:
+    out, logged = tmp_path / "out", ("--report_to", "tensorboard")
+    adapter = ("--variant", "gfsa", "--peft", "lora", "--checkpointing_steps", "1")
+    glue.main(flags(tmp_path, "mrpc", *adapter, "--do_predict", *logged))
+    assert {"adapter_config.json", "MRPC.tsv", "step_1"} <= {path.name for path in out.iterdir()}
+    for name in ("own.tsv", "CoLA.tsv", ".step_7.part"):
+        (out / name).touch()
+    before = stamps(out)
+    shutil.rmtree(tmp_path / "data")
+    other = [*flags(tmp_path, "cola", *logged), "--overwrite_output_dir"]
+    with pytest.raises(OSError, match="no_model"):
+        glue.main([*other, "--model_name_or_path", str(tmp_path / "no_model")])
+    assert stamps(out) == before
+    glue.main(other)
+    assert before.items() & stamps(out).items() == {(out / "own.tsv", before[out / "own.tsv"])}
+    assert not ga.is_patched(AutoModelForSequenceClassification.from_pretrained(out))
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    """When each file was last written."""
+    return {x: x.stat().st_mtime_ns for x in folder.rglob("*") if x.is_file() and x.name != LOCK}
+
+
+def test_a_second_run_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
+    """Two processes, of which the first is killed."""
+    endless = flags(tmp_path, "cola", "--num_train_epochs", "100000")
+    command = [warm.python("finetune"), "finetune/glue.py"]
+    log = tmp_path / "out" / LOG
+    first = subprocess.Popen([*command, *endless], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        while not (log.is_file() and log.stat().st_size):
+            assert first.poll() is None
+            time.sleep(0.02)
+        for others in ((), ("--do_eval_only",), ("--overwrite_output_dir",)):
+            with pytest.raises(Refused, match=r"no other run is at work.*end of process \d+ on"):
+                glue.main([*endless, *others])
+    finally:
+        os.kill(int(re.findall(r"\d+", locks.holder(log.parent, LOCK))[0]), signal.SIGKILL)
+        first.wait()
+    glue.main(flags(tmp_path, "cola", "--max_train_steps", "1"))
+    assert written(tmp_path)["steps"] == 1
+
+
+def test_every_process_of_a_run_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [warm.python("finetune"), "finetune/glue.py", *RUN, "--output_dir", str(tmp_path)]
+    with locks.held(tmp_path, LOCK):
+        started = [
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **group, "ACCELERATE_USE_CPU": "true", "RANK": rank},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in "01"
+        ]
+        told = [process.communicate()[1] for process in started]
+    for errors in told:
+        assert f"Refused: output_dir is '{tmp_path}'; allowed: a folder in which no other" in errors
+
+
+def test_the_lock_of_whoever_starts_a_run_is_another(tmp_path: Path) -> None:
+    with locks.held(tmp_path) as lock, claimed(tmp_path):
+        assert lock is not None
+        with locks.held(tmp_path) as other:
+            assert other is None
+
+
+@pytest.mark.parametrize("parts", [("file",), ("file", "in"), ("n" * 300,)])
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    (tmp_path / "file").touch()
+    words = r"^output_dir is .*; allowed: a folder that can be made and written to; here: \w+"
+    with pytest.raises(Refused, match=words), claimed(tmp_path.joinpath(*parts)):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(Refused, match=r"Permission denied\. Check"), claimed(folder):
+            pass
+
+
+def test_where_a_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert asked("~/a").train.output_dir == f"{tmp_path}/a"
+    resumed = asked("a", "--resume_from_checkpoint", "~/b/step_3").train.resume_from_checkpoint
+    assert resumed == f"{tmp_path}/b/step_3"
+    with pytest.raises(Refused, match="output_dir is ''; allowed: a folder"):
+        asked("")
+    with claimed("a/b/c"):
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+    assert not (tmp_path / "a").exists()  # nothing has come of it
+    with claimed("a/b/c"):
+        (tmp_path / "a" / "b" / "c" / LOG).touch()
+    assert (tmp_path / "a" / "b" / "c" / LOG).exists()
+
+
+def test_a_folder_that_is_removed_meanwhile_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    started = trainer(tmp_path, "--output_dir", str(out))
+    loss = started.objective.loss
+
+    def removing(*inputs: Any) -> torch.Tensor:
+        shutil.rmtree(out)
+        return loss(*inputs)
+
+    object.__setattr__(started.objective, "loss", removing)
+    for write, name in (
+        (started.train, LOG),
+        (started.evaluate, "eval_predictions.tsv"),
+        (lambda: checkpoints.save(started.accelerator, out / "step_1", {}, {}), "step_1"),
+    ):
+        with pytest.raises(SaveError, match=rf"out/{name} could not be saved.*that is there"):
+            write()
+    assert not out.exists()

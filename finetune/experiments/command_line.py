@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from finetune.errors import Refused
+from finetune.experiments.clusters import CLUSTER, DASK, EXAMPLE, LOCAL, SLURM
 
 GRID, OPTUNA = "grid", "optuna"
 
@@ -88,7 +89,25 @@ def _parser(
     add_own("--seeds", type=int, default=seeds, help=f"Runs of each; {note}.")
     add_own("--first_seed", type=int, default=0, help="Their seeds count up from here.")
     add = made.add_argument_group("how it is run").add_argument
-    add("--processes", type=int, help="Runs at once; default: one a visible GPU, else one.")
+    add(
+        "--executor",
+        default=LOCAL,
+        metavar=f"{LOCAL} | {DASK}://HOST:PORT | {SLURM}",
+        help="Where: this machine, the workers of a dask cluster, or slurm's jobs; they share the "
+        "folder and this installation.",
+    )
+    add(
+        "--executor_options",
+        nargs="+",
+        action="extend",
+        metavar="NAME=VALUE",
+        help=f"slurm's, as submitit calls them: {EXAMPLE}; {CLUSTER}={LOCAL} tries them here.",
+    )
+    add(
+        "--processes",
+        type=int,
+        help="Runs at once; default: one a visible GPU, else one. Of slurm the jobs in its queue.",
+    )
     add("--threads", type=int, help="CPU threads of each run; default: all, shared out.")
     add("--launcher", default="", help="Words before the script, like 'accelerate launch ...'.")
     add("--keep_models", action="store_true", help="Keep each run's weights.")

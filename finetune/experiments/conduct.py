@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from finetune.errors import refusal
-from finetune.experiments import metrics, pool, report
+from finetune.experiments import executors, metrics, pool, report
 from finetune.experiments.experiment import Experiment
 from finetune.experiments.grid import Cell
 from finetune.experiments.search import Study
@@ -49,16 +49,16 @@ def carry_out(asked: Experiment, argv: Sequence[str], study: Study | None = None
 def run(asked: Experiment, cells: Sequence[Cell], study: Study | None) -> dict[str, str]:
     """Run what is not done yet; returns the names of runs without results, and why."""
     given = asked.given
-    slots = pool.slots(given.processes, given.threads)
     options = Options(shlex.split(given.launcher), given.keep_models)
+    with executors.opened(given) as executor:
 
-    def execute(cells: Sequence[Cell]) -> dict[str, str]:
-        return pool.execute([c.run for c in cells], options, slots, shown=metrics.shown)
+        def execute(cells: Sequence[Cell]) -> dict[str, str]:
+            return pool.execute([c.run for c in cells], options, executor, shown=metrics.shown)
 
-    if study is None:
-        return execute(cells)
-    at_once = max(1, len(slots) // len(asked.seeds))
-    return execute(asked.cells()) | study.search(given.trials, execute, at_once=at_once)
+        if study is None:
+            return execute(cells)
+        at_once = max(1, (executor.at_once or 1) // len(asked.seeds))
+        return execute(asked.cells()) | study.search(given.trials, execute, at_once=at_once)
 
 
 def announce(asked: Experiment, cells: Sequence[Cell]) -> None:

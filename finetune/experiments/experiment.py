@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import refusal
-from finetune.experiments import grid, metrics, space
+from finetune.experiments import executors, grid, metrics, space
 from finetune.experiments.arms import Arm
 from finetune.experiments.command_line import OPTUNA
 from finetune.experiments.grid import Cell
@@ -82,6 +82,7 @@ def script_of(given: argparse.Namespace, *needed: str) -> Script:
     for name in ("script", "output_dir", *needed):
         if getattr(given, name) is None:
             raise refusal(name, None, "a value", f"Give --{name}; see --help.")
+    executors.check(given)
     return Script(given.script)
 
 

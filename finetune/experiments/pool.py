@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import textwrap
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor, Future, as_completed
 from contextlib import closing
-from queue import SimpleQueue
 from statistics import fmean
-from typing import Any
 
-import torch
-from joblib import cpu_count
 from tqdm import tqdm
 
-from finetune.errors import refusal
+from finetune.errors import Refused, refusal
 from finetune.experiments import work
-from finetune.experiments.runs import Run
-from finetune.experiments.work import DONE, Options, Outcome
+from finetune.experiments.executors import Local
+from finetune.experiments.runs import TAIL, Run
+from finetune.experiments.work import DONE, FAILED, Options, Outcome
 
-PATIENCE = 10.0  # seconds that a run which is asked to end may take
-
-
-def slots(processes: int | None, threads: int | None) -> list[dict[str, str]]:
-    """Environments for ``processes`` runs at once: a share of the GPUs, or of the CPU's threads.
-
-    By default one run for each GPU that is visible, one in all on the CPU. ``threads`` of the CPU
-    for each; by default all of them, shared out where several run at once.
-    """
-    gpus = _visible_gpus()
-    count = processes or max(len(gpus), 1)
-    if threads is None and count > 1:
-        threads = max(cpu_count() // count, 1)
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    shared = {} if threads is None else dict.fromkeys(names, str(threads))
-    if not gpus:
-        return [dict(shared) for _ in range(count)]
-    shares = [gpus[i::count] or [gpus[i % len(gpus)]] for i in range(count)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(share), **shared} for share in shares]
+ARRIVAL = 90.0  # seconds that results need at most to be seen here; NFS looks after 60
 
 
 def check(wanted: Sequence[Run]) -> None:
@@ -63,7 +41,7 @@ def said(line: str) -> None:
 def execute(
     wanted: Sequence[Run],
     options: Options = work.DEFAULT,
-    slots: Sequence[Mapping[str, str]] = ({},),
+    executor: Executor | None = None,
     *,
     say: Callable[[str], None] = said,
     shown: Callable[[Run], str] = lambda run: "done",
@@ -72,17 +50,20 @@ def execute(
 
     A run that was killed goes on from its last checkpoint, or begins again. One that another
     process works on is left to it (``elsewhere``). After one that fails (``failed``) the others go
-    on. An interrupt ends those that run.
+    on. An interrupt cancels those that wait; closing the executor ends those that run.
 
     Args:
         wanted: each with a folder of its own.
         options: how they are started.
-        slots: environment variables of each run that may run at the same time.
+        executor: where they run; None is one after another in this process.
         say: takes a line for each run that ends, and the log's end of one that failed.
         shown: what that line says of a finished run.
 
     Raises ``ValueError`` before anything starts if a folder holds a run with other settings.
     """
+    if executor is None:
+        with Local() as own:
+            return execute(wanted, options, own, say=say, shown=shown)
     check(wanted)
     _tidy(wanted, options.keep_models, say)
     waiting, missing = [run for run in wanted if not run.is_done()], {}
@@ -90,18 +71,15 @@ def execute(
     seconds: list[float] = []  # of each run that was done here
     if before:
         say(f"{before} of {len(wanted)} runs were done before")
-    with closing(_outcomes(waiting, options, slots)) as outcomes:
+    with closing(_outcomes(waiting, options, executor)) as outcomes:
         for ended, (run, outcome) in enumerate(outcomes, before + 1):
             if outcome.status != DONE:
                 missing[run.name] = outcome.status
             text = shown(run) if outcome.status == DONE else outcome.reason
             if outcome.seconds is not None:
                 seconds.append(outcome.seconds)
-                left = len(wanted) - ended
-                left_here = left - min(left, len(slots) - 1) / 2  # those that run are half done
-                about = tqdm.format_interval(fmean(seconds) * left_here / len(slots))
                 text += f"; {tqdm.format_interval(outcome.seconds)}"
-                text += f", about {about} left" if left else ""
+                text += _left(len(wanted) - ended, seconds, getattr(executor, "at_once", None))
             say(f"[{ended}/{len(wanted)}] {run.name}: {text}")
     check([run for run in wanted if run.is_done()])  # other processes may have been at work
     still = [run.name for run in waiting if not run.is_done()]
@@ -119,45 +97,42 @@ def _tidy(wanted: Sequence[Run], keep_models: bool, say: Callable[[str], None]) 
         say(f"Of {gone} finished runs the weights are gone: to have them, remove their folders")
 
 
+def _left(left: int, seconds: Sequence[float], at_once: int | None) -> str:
+    """How long the runs that are left will take, in words; nothing where nobody knows."""
+    if not left or at_once is None:
+        return ""
+    left_here = left - min(left, at_once - 1) / 2  # those that run are half done
+    return f", about {tqdm.format_interval(fmean(seconds) * left_here / at_once)} left"
+
+
 def _outcomes(
-    waiting: Sequence[Run], options: Options, slots: Sequence[Mapping[str, str]]
+    waiting: Sequence[Run], options: Options, executor: Executor
 ) -> Generator[tuple[Run, Outcome]]:
-    """Each run as it ends, begun in this order, as many at once as there are slots.
-
-    Whoever stops this early ends those that run.
-    """
-    free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
-    for slot in slots:
-        free.put(slot)
-
-    def do(run: Run) -> tuple[Run, Outcome]:
-        env = free.get()
-        try:
-            return run, work.do(run, options, env)
-        finally:
-            free.put(env)
-
-    with ThreadPoolExecutor(len(slots)) as executor:
-        futures = [executor.submit(do, run) for run in waiting]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            _end([future for future in futures if not future.cancel()])
+    """Each run as it ends, begun in this order; stopped early, those that wait are cancelled."""
+    futures = {executor.submit(work.do, run, options): run for run in waiting}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], _outcome(futures[future], future)
+    finally:
+        for future in futures:
+            future.cancel()
 
 
-def _end(running: Sequence[Future[Any]]) -> None:
-    """End the runs and what they have started: ask first, then kill; returns when all are over."""
-    began, asked = time.monotonic(), set()
-    while wait(running, timeout=0.1).not_done:
-        number = signal.SIGTERM if time.monotonic() - began < PATIENCE else signal.SIGKILL
-        for child in [child for child in work.CHILDREN if (child, number) not in asked]:
-            asked.add((child, number))
-            work.ask_to_end(child, number)
-
-
-def _visible_gpus() -> list[str]:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not torch.cuda.is_available():
-        return []
-    return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
+def _outcome(run: Run, future: Future[Outcome]) -> Outcome:
+    """What the future says, if it can be seen here."""
+    try:
+        outcome = future.result()
+    except Refused:
+        raise
+    except Exception as error:
+        # Whatever an executor raises that has lost a run: KilledWorker, UncompletedJobError ...
+        lines = (str(error) or "given up by the executor, which may be gone").splitlines()
+        text = textwrap.indent("\n".join(lines[-TAIL:]), "    ").lstrip()
+        return Outcome(FAILED, f"failed: {type(error).__name__}: {text}")
+    end = time.monotonic() + ARRIVAL
+    while outcome.status == DONE and not run.is_done():
+        if time.monotonic() > end:
+            reason = f"failed: done elsewhere, and {run.folder} has no results. {work.BLIND}"
+            return Outcome(FAILED, reason)
+        time.sleep(0.5)
+    return outcome

@@ -7,21 +7,34 @@ in a thread, in another process or on another machine that sees the same folders
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import IO
 
 from finetune.engine import locks
 from finetune.engine.results import write_json
 from finetune.experiments.runs import CLOSED, LOG, RECORD, Run
 
 DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"
-CHILDREN: set[subprocess.Popen[bytes]] = set()  # that this process waits for
+PATIENCE = 10  # seconds that a run which is asked to end may take
+LOST = 120.0  # seconds in which a lost worker's folder comes free; NFS takes 90 for a lost machine
+BLIND = "Put output_dir on a file system that all machines share under the same path."
+RUNNING: dict[Event, Path] = {}  # the folder of each run that this process does, by what ends it
+
+# Reads a process group's number, and ends that group if its input ends without another line.
+LEASH = f"""trap '' INT TERM
+read -r group && ! read -r ended && kill -s TERM -- "-$group" &&
+sleep {PATIENCE} && kill -s KILL -- "-$group"
+"""
 
 
 @dataclass(frozen=True)
@@ -31,10 +44,13 @@ class Options:
     Attributes:
         launcher: words before the script; empty is this Python.
         keep_models: whether finished runs keep their weights.
+        home: of runs on other machines the folder in which relative paths begin; they end with
+            the process that does them. None is this process's, and a run that is begun outlives it.
     """
 
     launcher: Sequence[str] = ()
     keep_models: bool = False
+    home: Path | None = None
 
 
 DEFAULT = Options()
@@ -55,34 +71,58 @@ class Outcome:
     seconds: float | None = None
 
 
-def do(run: Run, options: Options, env: Mapping[str, str]) -> Outcome:
+def do(run: Run, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
     """Do a run from its beginning or its last checkpoint, unless another process is at it.
 
-    ``env`` are environment variables beside those of this process.
+    ``env`` are environment variables beside those of this process. On another machine the folder
+    may be a lost worker's, and is waited for as long as `LOST`.
     """
+    until = time.monotonic()
+    if options.home is not None:
+        until, home = until + LOST, options.home
+        run = replace(run, script=home / run.script, folder=home / run.folder)
+        if not run.folder.is_dir():
+            return Outcome(FAILED, f"{platform.node()} does not see {run.folder}. {BLIND}")
+    asked = Event()
+    RUNNING[asked] = run.folder
     try:
-        with locks.held(run.folder) as lock:
-            if lock is None:
-                holder = locks.holder(run.folder)
-                return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
-            # Another process may have done it since it was planned.
-            return Outcome(DONE) if run.is_done() else _done(run, options, env, lock)
+        while (outcome := _in_turn(run, options, env or {}, asked)).status == ELSEWHERE:
+            if time.monotonic() >= until or asked.wait(1):
+                break
+        return outcome
     except OSError as error:  # there is no such launcher, no room, or no right to write
         return Outcome(FAILED, f"could not be started: {error}")
+    finally:
+        del RUNNING[asked]
 
 
-def ask_to_end(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to a child and to all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, number)
+def stop(folders: Collection[Path]) -> int:
+    """Ask the runs that this process does in these folders to end; returns how many still do."""
+    found = [asked for asked, folder in list(RUNNING.items()) if folder in folders]
+    for asked in found:
+        asked.set()
+    return len(found)
 
 
-def _done(run: Run, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
+def _in_turn(run: Run, options: Options, env: Mapping[str, str], asked: Event) -> Outcome:
+    with locks.held(run.folder) as lock:
+        if lock is None:
+            return Outcome(ELSEWHERE, f"left to {locks.holder(run.folder)}, which works on it")
+        # Another process may have done it since it was planned.
+        return Outcome(DONE) if run.is_done() else _done(run, options, env, lock, asked)
+
+
+def _done(run: Run, options: Options, env: Mapping[str, str], lock: int, asked: Event) -> Outcome:
     run.write_settings()
     command, began = run.command(options.launcher), time.monotonic()
     record = {"command": command, "settings": run.settings, "keep_models": options.keep_models}
     write_json(run.folder / RECORD, record)
-    code = _exit_code(run, command, env, lock)
+    with nullcontext() if options.home is None else _leash() as leash:
+        child = _started(run, command, env, options.home, lock)
+        if leash is not None:
+            leash.write(b"%d\n" % child.pid)
+        locks.write_holder(lock, child.pid)
+        code = _waited(child, asked)
     if not run.is_done():
         log = textwrap.indent(run.log_tail(), "    ")
         reason = f"failed with exit code {code}; the end of {run.folder / LOG}\n{log}"
@@ -93,23 +133,48 @@ def _done(run: Run, options: Options, env: Mapping[str, str], lock: int) -> Outc
     return Outcome(DONE, seconds=seconds)
 
 
-def _exit_code(run: Run, command: Sequence[str], env: Mapping[str, str], lock: int) -> int:
-    """Start the command and wait for its end. It holds the folder's lock too, even as an orphan."""
+def _started(
+    run: Run, command: Sequence[str], env: Mapping[str, str], home: Path | None, lock: int
+) -> subprocess.Popen[bytes]:
+    """Start the command. It holds the folder's lock too, even as an orphan."""
     with (run.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join(command)}\n")
         log.flush()
-        child = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            cwd=home,
             env=os.environ | {"TQDM_MININTERVAL": "30"} | dict(env),
             start_new_session=True,  # Ctrl-C reaches us alone, and its helpers end with it
             pass_fds=(lock,),
         )
-    CHILDREN.add(child)
-    try:
-        locks.write_holder(lock, child.pid)
-        return child.wait()
-    finally:
-        CHILDREN.discard(child)
+
+
+@contextmanager
+def _leash() -> Iterator[IO[bytes]]:
+    """Gives where a child's number is written; should this process die, the child is ended."""
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", LEASH],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert shell.stdin is not None
+    with shell.stdin as line:
+        yield line
+        shell.communicate(b"ended\n")
+
+
+def _waited(child: subprocess.Popen[bytes], asked: Event) -> int:
+    """Its exit code; asked to, it is ended with all that it has started, at last by force."""
+    while not asked.is_set():
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(timeout=0.2)
+    os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(PATIENCE)
+    os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from finetune.engine import locks
-from finetune.experiments import arms, grid, pool, runs, work
+from finetune.experiments import arms, executors, grid, pool, runs, work
 from finetune.experiments.runs import Run
 from finetune.experiments.scripts import Script
 from finetune.experiments.work import Options
@@ -63,7 +63,8 @@ def run_of(script: Path, seed: int, do: str = "", name: str = "") -> Run:
 def test_runs_are_done_once_and_leave_no_weights(fake: Path) -> None:
     wanted = [run_of(fake, seed) for seed in range(3)]
     lines: list[str] = []
-    assert pool.execute(wanted, slots=pool.slots(2, 3), say=lines.append) == {}
+    with executors.Local(executors.slots(2, 3)) as executor:
+        assert pool.execute(wanted, executor=executor, say=lines.append) == {}
     assert sorted(line[:5] for line in lines) == ["[1/3]", "[2/3]", "[3/3]"]
     for run in wanted:
         assert run.results() == {"settings": run.settings, "threads": "3"}
@@ -213,10 +214,10 @@ def test_an_interrupt_ends_all_that_run(fake: Path) -> None:
         raise KeyboardInterrupt
 
     first = run_of(fake, 3)
-    with pytest.raises(KeyboardInterrupt):
-        pool.execute([*wanted, first], slots=[{}] * 3, say=str, shown=interrupt)
+    with pytest.raises(KeyboardInterrupt), executors.Local([{}] * 3) as executor:
+        pool.execute([*wanted, first], executor=executor, say=str, shown=interrupt)
     assert not any(is_alive(child_of(run)) for run in wanted)
-    assert not work.CHILDREN
+    assert not work.RUNNING
 
 
 def test_a_run_can_be_done_by_another_process_of_a_pool(fake: Path) -> None:
@@ -293,15 +294,15 @@ def test_runs_of_two_learning_rates_of_the_scalars_are_not_mixed(
 
 
 def test_slots_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_visible_gpus", lambda: [])
-    monkeypatch.setattr(pool, "cpu_count", lambda: 7)
-    assert pool.slots(None, None) == [{}]
-    assert [s["OMP_NUM_THREADS"] for s in pool.slots(3, None)] == ["2"] * 3
-    assert [s["OMP_NUM_THREADS"] for s in pool.slots(2, 5)] == ["5"] * 2
-    monkeypatch.setattr(pool, "_visible_gpus", lambda: ["4", "6"])
-    assert [s["CUDA_VISIBLE_DEVICES"] for s in pool.slots(None, None)] == ["4", "6"]
-    assert [s["CUDA_VISIBLE_DEVICES"] for s in pool.slots(3, 1)] == ["4", "6", "4"]
-    assert [s["CUDA_VISIBLE_DEVICES"] for s in pool.slots(1, None)] == ["4,6"]
+    monkeypatch.setattr(executors, "_visible_gpus", lambda: [])
+    monkeypatch.setattr(executors, "cpu_count", lambda: 7)
+    assert executors.slots(None, None) == [{}]
+    assert [s["OMP_NUM_THREADS"] for s in executors.slots(3, None)] == ["2"] * 3
+    assert [s["OMP_NUM_THREADS"] for s in executors.slots(2, 5)] == ["5"] * 2
+    monkeypatch.setattr(executors, "_visible_gpus", lambda: ["4", "6"])
+    assert [s["CUDA_VISIBLE_DEVICES"] for s in executors.slots(None, None)] == ["4", "6"]
+    assert [s["CUDA_VISIBLE_DEVICES"] for s in executors.slots(3, 1)] == ["4", "6", "4"]
+    assert [s["CUDA_VISIBLE_DEVICES"] for s in executors.slots(1, None)] == ["4,6"]
 
 
 COMMON = ("--model_name_or_path", "m", "--learning_rate", "1e-3")

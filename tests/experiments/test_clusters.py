@@ -1,0 +1,224 @@
+"""Clusters, here processes of this machine: workers and jobs lost, interrupted, refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import glue_stand_in
+import psutil
+import pytest
+import warm
+from stepwise import has_two_checkpoints, run_of, undisturbed, wait_for
+
+from finetune import sweep
+from finetune.engine import locks
+from finetune.experiments import clusters, pool, runs
+from finetune.experiments.clusters import Dask, Slurm
+from finetune.experiments.runs import Run
+
+
+def worker_of(run: Run) -> psutil.Process:
+    """The process that waits for the run's script."""
+    return psutil.Process(int((run.folder / locks.LOCK).read_text().split()[1])).parent()
+
+
+def is_over(run: Run) -> bool:
+    """Whether nobody works in its folder, no orphan either."""
+    with locks.held(run.folder) as lock:
+        return lock is not None
+
+
+def log_of(run: Run) -> str:
+    return (run.folder / runs.LOG).read_text()
+
+
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[None]:
+    process = subprocess.Popen([warm.python("finetune"), *words], stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Cluster:
+    """A scheduler of dask, a process of its own, without workers."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        distributed = pytest.importorskip("distributed")
+        self.folder, self.file = folder, folder / "scheduler.json"
+        place = ("--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard")
+        words = ("-m", "distributed.cli.dask_scheduler", "--port", "0", *place)
+        stack.enter_context(started(*words))
+        wait_for(self.file.exists)
+        address = json.loads(self.file.read_text())["address"]
+        self.word = address.replace("tcp", "dask")
+        self._client = stack.enter_context(distributed.Client(address, set_as_default=False))
+
+    @property
+    def size(self) -> int:
+        return len(self._client.nthreads())
+
+    @contextlib.contextmanager
+    def worker(self, *program: str) -> Iterator[None]:
+        """One more of one thread, a process of its own, while this lasts."""
+        before = self.size
+        program = program or ("-m", "distributed.cli.dask_worker")
+        place = ("--scheduler-file", str(self.file), "--local-directory", str(self.folder))
+        plain = ("--no-nanny", "--no-dashboard", "--nthreads", "1", "--memory-limit", "0")
+        with started(*program, *place, *plain, "--host", "127.0.0.1"):
+            wait_for(lambda: self.size > before)
+            yield
+        wait_for(lambda: self.size <= before)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One with two workers."""
+    with contextlib.ExitStack() as stack:
+        made = Cluster(tmp_path_factory.mktemp("cluster"), stack)
+        for _ in range(2):
+            stack.enter_context(made.worker())
+        yield made
+
+
+def test_the_run_of_a_killed_worker_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+    wanted = [run_of(tmp_path, seed, waits=seed == 1) for seed in range(4)]
+    waits, lines = wanted[1], list[str]()
+
+    def kill() -> None:
+        wait_for(lambda: has_two_checkpoints(waits))
+        worker_of(waits).kill()
+
+    killer = threading.Thread(target=kill)
+    with cluster.worker(), Dask(cluster.word, tmp_path / "out", {}) as executor:
+        at_once = executor.at_once
+        killer.start()
+        assert pool.execute(wanted, executor=executor, say=lines.append) == {}
+        killer.join()
+        assert executor.at_once == at_once - 1
+    assert [line[:5] for line in lines] == [f"[{i}/4]" for i in range(1, 5)]
+    began = [line for line in log_of(waits).splitlines() if line.startswith("begins")]
+    assert began == ["begins at 0", "begins at 2"]
+    for run in wanted:
+        assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
+
+
+def interrupted_in(other: Run) -> Callable[[Run], str]:
+    """What says that a run is done, and is interrupted then: in the midst of the other."""
+
+    def shown(run: Run) -> str:
+        wait_for(lambda: has_two_checkpoints(other))
+        raise KeyboardInterrupt
+
+    return shown
+
+
+def test_an_interrupt_ends_what_runs_on_workers(cluster: Cluster, tmp_path: Path) -> None:
+    first, waits, *later = (run_of(tmp_path, seed, waits=seed > 0) for seed in range(5))
+    shown = interrupted_in(waits)
+    with pytest.raises(KeyboardInterrupt), Dask(cluster.word, tmp_path / "out", {}) as executor:
+        pool.execute([first, waits, *later], executor=executor, say=str, shown=shown)
+    assert all(is_over(run) for run in (waits, *later))
+    assert not later[-1].can_resume()
+    with Dask(cluster.word, tmp_path / "out", {}) as executor:
+        assert pool.execute([first, waits], executor=executor, say=str) == {}
+    assert waits.results() == undisturbed(tmp_path / "here", 1)
+
+
+def test_a_search_on_a_cluster_finds_what_it_finds_here(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    found = []
+    for words in ([], ["--executor", cluster.word, "--threads", "1"]):
+        folder = tmp_path / str(len(words))
+        folder.mkdir()
+        glue_stand_in.save(folder)
+        monkeypatch.chdir(folder)
+        own = ("--method", "optuna", "--trials", "2", "--seeds", "1", *words)
+        assert sweep.main(glue_stand_in.argv(Path(), "order: {low: 2, high: 10}", *own)) == 0
+        found.append(glue_stand_in.report(folder))
+    here, there = ([(x["flags"], x["values"]) for x in each["settings"]] for each in found)
+    assert here == there
+
+
+def test_workers_that_cannot_do_a_run_are_refused(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Path("/proc/self/cwd").exists():  # another folder in each process
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(
+            ValueError, match=r"whose workers see /proc.* does not\. Put output_dir"
+        ):
+            Dask(cluster.word, Path("/proc/self/cwd"), {})
+    code = "import sys; sys.modules['finetune'] = None; from distributed.cli import dask_worker"
+    with cluster.worker("-c", f"{code}; sys.argv[0] = 'dask-worker'; dask_worker.main()"):
+        refused = r"whose workers import finetune.* does not \(.*finetune.*pip install -e \."
+        with pytest.raises(ValueError, match=refused):
+            Dask(cluster.word, tmp_path, {})
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_cluster_that_cannot_do_runs_is_refused(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "ANSWER", 3 if is_there else 0.3)
+    with contextlib.ExitStack() as stack:
+        word, reason = (
+            "dask://127.0.0.1:9",
+            r"a cluster that answers within 0.3 s.*`dask scheduler`",
+        )
+        if is_there:
+            word = Cluster(tmp_path, stack).word
+            reason = f"with a worker within 3 s.*dask worker {word.removeprefix('dask://')}$"
+        with pytest.raises(ValueError, match=reason):
+            Dask(word, tmp_path / "out", {})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Options of submitit whose jobs are processes of this machine."""
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it cancels a job
+    yield ["cluster=local", "timeout_min=2", f"local_python={warm.python('finetune')}"]
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_preempted_job_goes_on_from_its_checkpoint(
+    in_processes: list[str], tmp_path: Path
+) -> None:
+    wanted, lines = [run_of(tmp_path, seed, waits=seed == 1) for seed in range(2)], list[str]()
+
+    def preempt() -> None:
+        wait_for(lambda: has_two_checkpoints(wanted[1]))
+        worker_of(wanted[1]).send_signal(signal.SIGUSR2)
+
+    slurm = threading.Thread(target=preempt)
+    slurm.start()
+    with Slurm(in_processes, tmp_path / "out", {}, 2) as executor:
+        assert pool.execute(wanted, executor=executor, say=lines.append) == {}
+    slurm.join()
+    assert lines[-1].startswith("[2/2] seed-1: done")
+    assert "begins at 2" in log_of(wanted[1])
+    for run in wanted:
+        assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
+
+
+def test_an_interrupt_cancels_the_jobs(in_processes: list[str], tmp_path: Path) -> None:
+    first, waits, later = (run_of(tmp_path, seed, waits=seed > 0) for seed in range(3))
+    shown = interrupted_in(waits)
+    with pytest.raises(KeyboardInterrupt), Slurm(in_processes, tmp_path, {}, 2) as executor:
+        pool.execute([first, waits, later], executor=executor, say=str, shown=shown)
+    wait_for(lambda: is_over(waits) and is_over(later))
+    assert waits.can_resume()

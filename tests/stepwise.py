@@ -1,0 +1,63 @@
+"""A script whose runs can be lost at any step, and end as if they had not been."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from finetune.experiments import pool
+from finetune.experiments.runs import Run
+
+# A run whose result depends on every step, and whose checkpoints hold all that the next step needs.
+# Where it is told to wait it does so once, after its second checkpoint.
+SCRIPT = """
+import hashlib, json, sys, time
+from pathlib import Path
+
+import yaml
+
+words = sys.argv[1:]
+given = yaml.safe_load(Path(words[words.index("--recipe") + 1]).read_text())
+out, first, state = Path(given["output_dir"]), 0, str(given["seed"])
+if words[2:] == ["--resume_from_checkpoint", "last"]:
+    first, state = json.loads(max(out.glob("step_*/state.json")).read_text())
+print("begins at", first, flush=True)
+for step in range(first, 5):
+    state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
+    aside = out / "aside"
+    aside.mkdir()
+    (aside / "state.json").write_text(json.dumps([step + 1, state]))
+    (aside / "manifest.json").write_text("{}")
+    aside.rename(out / f"step_{step + 1}")
+    if step == 1 and given["waits"]:
+        time.sleep(600)
+results = {"settings": {"seed": given["seed"]}, "state": state}
+(out / "all_results.json").write_text(json.dumps(results))
+"""
+
+
+def run_of(folder: Path, seed: int, *, waits: bool = False) -> Run:
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    out = folder / "out" / f"seed-{seed}"
+    return Run(out.name, script, out, {"seed": seed, "waits": waits}, {"seed": seed})
+
+
+def undisturbed(folder: Path, seed: int) -> dict:
+    """The results of the same run in this process."""
+    folder.mkdir(exist_ok=True)
+    run = run_of(folder, seed)
+    assert pool.execute([run], say=str) == {}
+    return run.results()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+def has_two_checkpoints(run: Run) -> bool:
+    return (run.folder / "step_2").exists()

@@ -9,12 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration, set_seed
+from accelerate.utils import DataLoaderConfiguration, DistributedType, set_seed
 
 from finetune.engine import output_folder
 from finetune.errors import refusal
 from finetune.settings.schema import Settings
 from finetune.settings.training import TrainArguments
+
+ON_CPUS = (
+    "Start several processes on the CPU with "
+    "`ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 SCRIPT ...`: "
+    "`--multi_gpu` only means several processes."
+)
 
 
 @contextmanager
@@ -47,7 +53,7 @@ def make_accelerator(train: TrainArguments) -> Accelerator:
 
 
 def _check_launch(accelerator: Accelerator) -> None:
-    """Refuse the lone process that `accelerate launch --cpu --num_processes 2` starts."""
+    """Refuse processes that would not train together as they were launched to."""
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
     # The launcher sets the address where several processes meet, and no rank for any of them.
     meets_others = "MASTER_ADDR" in os.environ and "RANK" not in os.environ
@@ -56,7 +62,16 @@ def _check_launch(accelerator: Accelerator) -> None:
             "num_processes",
             "more than 1",
             "1, since accelerate's flag `--cpu` starts a single process without MPI",
-            "Start several on the CPU with "
-            "`ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 SCRIPT ...`: "
-            "`--multi_gpu` only means several processes.",
+            ON_CPUS,
+        )
+    # Without GPUs accelerate leaves FSDP out, and what joins the processes, and says nothing.
+    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+    unsharded = sharded and accelerator.distributed_type != DistributedType.FSDP
+    several = int(os.environ.get("WORLD_SIZE", 1)) > 1
+    if several and (unsharded or accelerator.num_processes == 1):
+        raise refusal(
+            "the launch",
+            "FSDP" if sharded else "several GPUs",
+            f"what can run on {accelerator.device.type}, the only device that accelerate found",
+            ON_CPUS,
         )

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_task
 import torch
+from accelerate.utils import DistributedType
 from glue_runs import LAUNCH, ROOT, flags, written
 from transformers import AutoTokenizer
 
 import hf_graphattn as ga
 import tasks
 from finetune import glue
+from finetune.engine import launch
+from finetune.settings.training import TrainArguments
 
 SUBMITTED = {
     "mnli": {"entailment", "neutral", "contradiction"},
@@ -160,6 +164,33 @@ def test_a_launch_that_loses_processes_is_refused(
         ValueError, match=r"num_processes is 'more than 1'.*--multi_gpu --num_processes 2"
     ):
         glue.main(flags(tmp_path, "cola"))
+
+
+@pytest.mark.parametrize(
+    ("launched", "found", "processes"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true"}, "MULTI_CPU", 2),
+        ({"ACCELERATE_USE_FSDP": "true"}, "NO", 1),
+        ({}, "NO", 1),
+    ],
+)
+def test_a_launch_for_gpus_is_refused_without_them(
+    launched: dict[str, str], found: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # accelerate starts it, and trains without FSDP, or each process by itself.
+    for name, value in ({"WORLD_SIZE": "2", "RANK": "0"} | launched).items():
+        monkeypatch.setenv(name, value)
+    stand_in = SimpleNamespace(
+        num_processes=processes,
+        distributed_type=DistributedType[found],
+        device=torch.device("cpu"),
+    )
+    monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
+    asked = "FSDP" if launched else "several GPUs"
+    with pytest.raises(
+        ValueError, match=rf"the launch is '{asked}'; .* on cpu, .*--multi_gpu --num"
+    ):
+        launch.make_accelerator(TrainArguments(output_dir="out"))
 
 
 def run_script(*launch_flags: str, argv: list[str]) -> None:

@@ -1,6 +1,7 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
-# All set .venv up first.
+# make test-floor, make test-latest: the tests with the lowest versions allowed, and with the newest.
+# All set up a virtual environment of their own first: .venv, .venv-floor, .venv-latest.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +9,7 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test bench lint wheel clean
+.PHONY: demo test test-floor test-latest bench lint wheel clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
@@ -22,6 +23,14 @@ bench: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
+test-floor: .venv-floor/.ready
+	.venv-floor/bin/python -m pytest -n auto --dist loadgroup
+
+test-latest: # made anew each time, since what is newest changes
+	rm -rf .venv-latest
+	$(MAKE) .venv-latest/.ready
+	.venv-latest/bin/python -m pytest -n auto --dist loadgroup
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,13 +40,18 @@ wheel: $(READY)
 	$(BIN)/python -m build --wheel
 
 # torch first and pinned: an open requirement would pick the newest build, several gigabytes of CUDA.
-$(READY): pyproject.toml requirements/ci.txt
+.venv/.ready: requirements/ci.txt
+.venv-floor/.ready: requirements/floor.txt
+.venv-latest/.ready: requirements/latest.txt
+.venv/.ready .venv-floor/.ready .venv-latest/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "hf_graphattn needs Python 3.11 or newer; choose one with: make PYTHON=python3.11"; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/ci.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/ci.txt -e '.[dev]'
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(filter requirements/%,$^) torch
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(filter requirements/%,$^) -e '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf .venv build dist runs
+	rm -rf .venv .venv-floor .venv-latest build dist runs

@@ -146,12 +146,12 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"patch_model(model, config, backend=...)."
         )
     # The cache is found by its class, since GPT-NeoX calls the argument layer_past.
-    cache = next((x for x in (*kwargs.values(), *args) if isinstance(x, Cache)), None)
-    if cache is None:
+    caches = [given for given in (*kwargs.values(), *args) if isinstance(given, Cache)]
+    if not caches:
         return args, kwargs
     graph_filter = getattr(module, FILTER)
     layer = operand_layer(
-        cache,
+        caches[0],
         module.layer_idx,
         graph_filter.operands,
         getattr(module, "num_key_value_groups", 1),

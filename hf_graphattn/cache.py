@@ -238,7 +238,7 @@ def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: in
     new = kind(max_cache_len=length, sliding_window=window)
     if hasattr(layer, "record_past"):  # assisted decoding will crop rejected tokens
         new.record_past = layer.record_past  # type: ignore[attr-defined]
-    if operands == 0:  # the values are as wide as the plain layer's, so they are kept
+    if layer.is_initialized and operands == 0:  # its values are as wide as ours: they are kept
         new.__dict__.update(layer.__dict__)
     new.operands, new.groups = operands, groups
     return new

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers.models.auto import auto_factory, modeling_auto
+from transformers.models.auto import modeling_auto
 
 from .adapters import is_adapted
 from .configs import ENTRY
@@ -80,15 +80,11 @@ class SavePretrained(ModelMethod):
 
 def auto_classes(model: Any) -> list[str]:
     """The Auto classes of transformers that know this model's config."""
-    kind = type(model.config)
     return sorted(
         name
         for name, cls in vars(modeling_auto).items()
-        if isinstance(cls, type)
-        and issubclass(cls, auto_factory._BaseAutoModelClass)
-        and cls._model_mapping is not None
-        and kind in cls._model_mapping
-        and not name.startswith("_")
+        if name.startswith("AutoModel")
+        and type(model.config) in (getattr(cls, "_model_mapping", None) or ())
     )
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import tomllib
 from pathlib import Path
 
 from cases import VARIANT_CASES
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from tiny import ROWS
 
 import hf_graphattn as ga
 from hf_graphattn.architectures import ARCHITECTURES
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 TABLE_ROWS = [line for line in README.splitlines() if line.startswith("|")]
 
 
@@ -53,6 +58,20 @@ def test_every_public_name_exists_and_every_setting_has_its_help() -> None:
     for config in ga.variant_configs().values():
         for field in dataclasses.fields(config):
             assert len(field.metadata["help"]) > 5, (config, field.name)
+
+
+def test_the_lowest_versions_allowed_are_those_that_test_floor_installs() -> None:
+    """All that users install: not the tools of the tests, which are those of CI."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    groups.remove(project["optional-dependencies"]["dev"])
+    lines = (ROOT / "requirements" / "floor.txt").read_text("utf-8").splitlines()
+    pins = {Requirement(line).name: line for line in lines if not line.startswith("#")}
+    pins = {canonicalize_name(name): line.split("==")[1] for name, line in pins.items()}
+    for needed in (Requirement(line) for group in groups for line in group):
+        (lowest,) = needed.specifier
+        assert lowest.operator == ">="
+        assert Version(pins[canonicalize_name(needed.name)]) == Version(lowest.version), needed
 
 
 def test_no_two_test_files_have_one_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import GENERATORS, MODELS, inputs
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import Fp8QuantizedLayer
+from transformers.cache_utils import DynamicLayer
 
 import hf_graphattn as ga
 
@@ -167,10 +167,14 @@ def test_caches_that_cannot_serve_are_refused_by_name():
     offloaded.offloading = True  # a constructor argument, but it needs an accelerator's stream
     with pytest.raises(ga.GraphAttentionError, match="offloaded"):
         model(ids, past_key_values=offloaded)
-    quantised = DynamicCache(config=model.config)
-    quantised.layers = [Fp8QuantizedLayer() for _ in quantised.layers]
-    with pytest.raises(ga.GraphAttentionError, match=r"layers of class Fp8QuantizedLayer.*Allowed"):
-        model(ids, past_key_values=quantised)
+    of_another_kind = DynamicCache(config=model.config)
+    of_another_kind.layers = [OwnLayer() for _ in of_another_kind.layers]
+    with pytest.raises(ga.GraphAttentionError, match=r"layers of class OwnLayer.*Allowed"):
+        model(ids, past_key_values=of_another_kind)
+
+
+class OwnLayer(DynamicLayer):
+    """A layer of a cache that is not known here, as the quantised ones are."""
 
 
 def _filled(model: PreTrainedModel, ids: torch.Tensor) -> DynamicCache:

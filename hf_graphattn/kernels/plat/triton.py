@@ -282,7 +282,4 @@ def _precision(dtype: torch.dtype) -> dict[str, Any]:
 
 def _tf32() -> bool:
     """Whether torch may round float32 products; reading its old switch raises if the new is set."""
-    matmul = torch.backends.cuda.matmul
-    return (
-        matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
-    )
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"

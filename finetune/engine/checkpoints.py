@@ -86,7 +86,9 @@ def rotate(folder: Path, limit: int | None, current: Path) -> None:
     kept |= {folder / name for path in kept if (name := _best(path))}
     for path in found:
         if path not in kept:
-            shutil.rmtree(path)
+            path.rename(storage.former_of(path))  # so that a kill leaves no half of it
+    for left in folder.glob(".step_*"):
+        shutil.rmtree(left)
 
 
 def find(asked: str, folder: Path) -> Path:

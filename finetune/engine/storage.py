@@ -24,6 +24,11 @@ def aside_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
+def former_of(path: Path) -> Path:
+    """Where ``path`` is before it is deleted; hidden too."""
+    return path.with_name(f".{path.name}.former")
+
+
 @contextmanager
 def clear_errors(path: Path, kept: str) -> Iterator[None]:
     """Raise ``SaveError`` for a failed write inside, and remove what was written aside.
@@ -63,7 +68,7 @@ def remove(path: Path) -> None:
 
 def commit_folder(path: Path) -> None:
     """Turn the folder written aside into ``path``, with a manifest of its files; replaces one."""
-    aside, former = aside_of(path), path.with_name(f".{path.name}.former")
+    aside, former = aside_of(path), former_of(path)
     manifest = {
         str(file.relative_to(aside)): {"bytes": file.stat().st_size, "sha256": digest(file)}
         for file in sorted(aside.rglob("*"))

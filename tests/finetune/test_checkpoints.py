@@ -185,6 +185,27 @@ def test_the_best_weights_come_along_to_another_folder(killed: Path, tmp_path: P
         resumed(killed, *SAVING, *other, asked=str(killed / "step_6")).train()
 
 
+def test_a_kill_while_removing_leaves_no_half_checkpoint(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = (*SAVING, "--checkpoints_total_limit", "1")
+    again = resumed(killed, *one)
+
+    def die(path: Path, **_: Any) -> None:
+        if path.exists():
+            (path / storage.MANIFEST).unlink()
+            raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", die)
+        with pytest.raises(KilledError):
+            again.train()
+    there = [path.name for path in killed.glob("step_*") if storage.fault(path) is None]
+    assert sorted(there) == sorted(path.name for path in killed.glob("step_*")) != []
+    resumed(killed, *one).train()
+    assert not list(killed.glob(".step_*"))
+
+
 def test_only_the_best_is_kept_where_no_checkpoints_are_asked_for(tmp_path: Path) -> None:
     progress = run(tmp_path, "--early_stopping_patience", "1").train()
     assert [path.name for path in checkpoints.listed(tmp_path)] == [progress.best_name]

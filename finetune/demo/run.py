@@ -100,7 +100,9 @@ class Run:
     def words(self) -> list[str]:
         """What follows the script's name on the command line."""
         recipe = f"finetune/demo/{self.family}.yaml"
-        return recipes.words({"recipe": recipe, **self.flags, "output_dir": str(self.folder)})
+        # What another version of this table left there is replaced.
+        where = {"output_dir": str(self.folder), "overwrite_output_dir": True}
+        return recipes.words({"recipe": recipe, **self.flags, **where})
 
     @property
     def command(self) -> list[str]:

@@ -23,6 +23,7 @@ from accelerate.utils import load as load_states
 from finetune.engine import storage
 from finetune.engine.fingerprint import differences
 from finetune.engine.results import cpu_name, versions
+from finetune.errors import Refused
 from finetune.settings.training import LAST
 
 logger = get_logger(__name__)
@@ -31,7 +32,7 @@ FORMAT = 2  # 1: the model's configuration was told with the versions that wrote
 _NAME = re.compile(r"step_(\d+)")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Refused):
     """A checkpoint that cannot be continued from."""
 
 

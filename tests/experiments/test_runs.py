@@ -400,6 +400,7 @@ def test_arms_of_a_file_and_of_flags(tmp_path: Path) -> None:
         ({"path": "missing.yaml"}, (), r"arms is 'missing.yaml'; allowed: an existing YAML"),
         ({}, ("--seed", "3"), r"--seed is 'given'; allowed: flags that all runs can have"),
         ({}, ("--push_to_hub",), r"--push_to_hub"),
+        ({}, ("--overwrite_output_dir",), r"--overwrite_output_dir is 'given'"),
         ({}, ("--epochs", "3"), r"unrecognized arguments: --epochs 3"),
         (
             {"names": ["none", "plat"], "own_flags": ["plat: --filter_learning_rate 0.1"]},

@@ -190,13 +190,13 @@ def test_a_second_run_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     """Two processes, of which the first is killed."""
     endless = flags(tmp_path, "cola", "--num_train_epochs", "100000")
     command = [warm.python("finetune"), "finetune/glue.py"]
-    log = tmp_path / "out" / LOG
+    log, again = tmp_path / "out" / LOG, ("--resume_from_checkpoint", "last")
     first = subprocess.Popen([*command, *endless], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         while not (log.is_file() and log.stat().st_size):
             assert first.poll() is None
             time.sleep(0.02)
-        for others in ((), ("--do_eval_only",), ("--overwrite_output_dir",)):
+        for others in ((), ("--do_eval_only",), ("--overwrite_output_dir",), again):
             with pytest.raises(Refused, match=r"no other run is at work.*end of process \d+ on"):
                 glue.main([*endless, *others])
     finally:

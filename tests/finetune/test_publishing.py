@@ -28,7 +28,7 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         files = hub.files("user/cola")
     assert {"README.md", "graph_attn.py", "model.safetensors", "all_results.json"} <= set(files)
-    assert not any(name.startswith("step_") for name in files)
+    assert not any(name.startswith("step_") or name.endswith(".lock") for name in files)
     card = files["README.md"].decode()
     assert "type: matthews_correlation" in card
     assert f"value: {written(tmp_path)['eval_loss']}" in card

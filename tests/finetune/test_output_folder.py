@@ -187,7 +187,7 @@ def stamps(folder: Path) -> dict[Path, int]:
 
 
 def test_a_second_run_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
-    """Two processes, of which the first is killed."""
+    """Two processes, the first of which is killed."""
     endless = flags(tmp_path, "cola", "--num_train_epochs", "100000")
     command = [warm.python("finetune"), "finetune/glue.py"]
     log, again = tmp_path / "out" / LOG, ("--resume_from_checkpoint", "last")
@@ -197,11 +197,13 @@ def test_a_second_run_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
             assert first.poll() is None
             time.sleep(0.02)
         for others in ((), ("--do_eval_only",), ("--overwrite_output_dir",), again):
-            with pytest.raises(Refused, match=r"no other run is at work.*end of process \d+ on"):
+            words = r"no other run is at work\. Wait for the end of process (\d+) on"
+            with pytest.raises(Refused, match=words) as told:
                 glue.main([*endless, *others])
-    finally:
-        os.kill(int(re.findall(r"\d+", locks.holder(log.parent, LOCK))[0]), signal.SIGKILL)
+        os.kill(int(re.findall(words, str(told.value))[0]), signal.SIGKILL)
         first.wait()
+    finally:
+        first.kill()
     glue.main(flags(tmp_path, "cola", "--max_train_steps", "1"))
     assert written(tmp_path)["steps"] == 1
 

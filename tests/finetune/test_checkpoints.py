@@ -1,4 +1,4 @@
-"""Checkpoints: exact resume from any step, whole or not at all, refused where they do not fit."""
+"""Checkpoints: exact resume from any step, whole or not at all, the newest and the best kept."""
 
 from __future__ import annotations
 
@@ -13,32 +13,20 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.utils import load as load_states
+from checkpoint_runs import RUN, SAVING, resumed, run, saved, sealed
 from tiny_run import trainer
 
 from finetune.engine import checkpoints, storage
-from finetune.engine.fingerprint import differences
 from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
 from finetune.engine.trainer import Trainer
 
-# 13 rows in batches of 2 are 7 batches and, two an update, 4 updates an epoch.
-RUN = (
-    *("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2"),
-    *("--num_train_epochs", "3", "--learning_rate", "0.01", "--lr_scheduler_type", "cosine"),
-    *("--variant", "gfsa", "--filter_learning_rate", "0.05"),
-)
-SAVING = ("--checkpointing_steps", "2", "--early_stopping_patience", "2")
 BATCHES, FIRST_SAVED = 21, 4
 PREDICTED = EVALUATED.format("")
 
 
 class KilledError(BaseException):
     """Stands for the process's end."""
-
-
-def run(folder: Path, *flags: str, **options: Any) -> Trainer:
-    return trainer(folder, *RUN, *flags, count=13, dropout=0.3, **options)
 
 
 def kill_after(started: Trainer, batches: int) -> None:
@@ -53,14 +41,6 @@ def kill_after(started: Trainer, batches: int) -> None:
     object.__setattr__(started.objective, "loss", counted)
     with pytest.raises(KilledError):
         started.train()
-
-
-def resumed(folder: Path, *flags: str, asked: str = "last", **options: Any) -> Trainer:
-    """A run that continues, whatever the random states of its process are."""
-    again = run(folder, *flags, "--resume_from_checkpoint", asked, **options)
-    torch.manual_seed(random.randrange(1000))
-    again.resume(asked)
-    return again
 
 
 def outcome(finished: Trainer) -> dict[str, Any]:
@@ -214,93 +194,7 @@ def test_only_the_best_is_kept_where_no_checkpoints_are_asked_for(tmp_path: Path
 @pytest.fixture
 def killed(tmp_path: Path, whole: tuple[Path, dict[str, Any]]) -> Path:
     """The folder of a run with the checkpoints step_2 and step_4 and step_6."""
-    (tmp_path / "bert").symlink_to(whole[0] / "bert")
-    for name in ("step_2", "step_4", "step_6"):
-        shutil.copytree(whole[0] / name, tmp_path / name)
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "state.json"])
-def test_a_truncated_checkpoint_is_refused_and_the_one_before_offered(
-    killed: Path, name: str
-) -> None:
-    content = (killed / "step_6" / name).read_bytes()
-    (killed / "step_6" / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(
-        checkpoints.CheckpointError,
-        match=rf"step_6 is damaged: {name} has \d+ bytes of \d+.*resume_from_checkpoint .*step_4$",
-    ):
-        resumed(killed, *SAVING)
-    assert resumed(killed, *SAVING, asked=str(killed / "step_4")).progress.step == 4
-
-
-def test_damage_of_other_kinds(killed: Path) -> None:
-    (killed / "step_6" / "model.safetensors").unlink()
-    broken = bytearray((killed / "step_4" / "optimizer.bin").read_bytes())
-    broken[-1] ^= 1
-    (killed / "step_4" / "optimizer.bin").write_bytes(broken)
-    (killed / "step_2" / storage.MANIFEST).unlink()
-    for name, fault in (
-        ("step_6", "model.safetensors is missing"),
-        ("step_4", "optimizer.bin was changed"),
-        ("step_2", "manifest.json is missing or broken"),
-    ):
-        with pytest.raises(checkpoints.CheckpointError, match=f"{fault}.*start anew"):
-            checkpoints.find(str(killed / name), killed)
-
-
-def sealed(path: Path) -> None:
-    """Have a checkpoint's manifest fit its files."""
-    (path / storage.MANIFEST).unlink()
-    path.rename(storage.aside_of(path))
-    storage.commit_folder(path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "null", "[]", '"a"', "7", '{"state.json": 1}', '{"state.json": []}'],
-)
-def test_a_manifest_that_is_none_is_refused(killed: Path, text: str) -> None:
-    (killed / "step_6" / storage.MANIFEST).write_text(text)
-    with pytest.raises(
-        checkpoints.CheckpointError, match=r"manifest.json is missing or broken.*step_4$"
-    ):
-        checkpoints.find("last", killed)
-
-
-def test_a_manifest_names_every_file(killed: Path) -> None:
-    manifest = killed / "step_6" / storage.MANIFEST
-    (killed / "step_6" / ".DS_Store").touch()
-    assert checkpoints.find("last", killed) == killed / "step_6"
-    listed = json.loads(manifest.read_text())
-    for left in ({}, {name: listed[name] for name in listed if name != "model.safetensors"}):
-        manifest.write_text(json.dumps(left))
-        with pytest.raises(
-            checkpoints.CheckpointError, match=r"model.safetensors is not in manifest.json"
-        ):
-            checkpoints.find("last", killed)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 2, "progress": []}'])
-def test_a_state_that_is_none_is_refused(killed: Path, text: str) -> None:
-    (killed / "step_6" / "state.json").write_text(text)
-    sealed(killed / "step_6")
-    with pytest.raises(
-        checkpoints.CheckpointError, match=r"state.json is missing or broken.*step_4$"
-    ):
-        checkpoints.find("last", killed)
-
-
-def test_an_unfinished_checkpoint_is_passed_over(
-    killed: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (killed / "step_999").mkdir()
-    (killed / "step_7").touch()
-    assert checkpoints.find("last", killed) == killed / "step_6"
-    for name in ("step_7", "step_999"):
-        assert f"{killed / name} is passed over: it is unfinished" in caplog.text
-    with pytest.raises(checkpoints.CheckpointError, match=r"step_999 is damaged.*step_6$"):
-        checkpoints.find(str(killed / "step_999"), killed)
+    return saved(whole[0], tmp_path)
 
 
 def test_best_weights_take_the_place_of_an_unfinished_checkpoint(
@@ -310,111 +204,6 @@ def test_best_weights_take_the_place_of_an_unfinished_checkpoint(
     (other / "step_4").mkdir(parents=True)
     resumed(killed, *SAVING, "--output_dir", str(other), asked=str(killed / "step_6")).train()
     assert storage.fault(other / "step_4") is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "difference"),
-    [
-        (("--seed", "7"), "seed: 42 -> 7"),
-        (("--variant", "plat"), "variant: 'gfsa' -> 'plat'"),
-        (("--order", "5"), "order: 3 -> 5"),
-        (("--learning_rate", "0.02"), r"learning_rate: 0\.01 -> 0\.02"),
-        (("--max_train_samples", "9"), "training data: '13 rows, .*' -> '9 rows"),
-    ],
-)
-def test_another_run_is_refused_and_says_what_differs(
-    killed: Path, flags: tuple[str, ...], difference: str
-) -> None:
-    others = [*RUN]
-    if flags[0] == "--variant":
-        others = others[: others.index("--variant")]
-    with pytest.raises(checkpoints.CheckpointError, match=rf"of another run.*{difference}"):
-        trainer(killed, *others, *SAVING, *flags, count=13).resume("last")
-
-
-def test_another_model_and_other_data_are_refused(killed: Path) -> None:
-    with pytest.raises(checkpoints.CheckpointError, match=r"data: '13 rows.*' -> '12 rows"):
-        trainer(killed, *RUN, *SAVING, count=12).resume("last")
-    original = (killed / "bert").resolve()
-    (killed / "bert").unlink()
-    shutil.copytree(original, killed / "bert")
-    config = json.loads((original / "config.json").read_text()) | {"layer_norm_eps": 0.01}
-    (killed / "bert" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(checkpoints.CheckpointError, match="model configuration"):
-        resumed(killed, *SAVING)
-
-
-@pytest.mark.parametrize("damage", ["no pickle", "without torch's state", "another state"])
-def test_random_states_that_cannot_be_restored_are_refused(killed: Path, damage: str) -> None:
-    """Accelerate itself only logs it, and the run would end with other weights."""
-    path = killed / "step_6"
-    file = path / "random_states_0.pkl"
-    states = load_states(file)
-    if damage == "no pickle":
-        file.write_bytes(b"nothing")
-    elif damage == "without torch's state":
-        del states["torch_manual_seed"]
-        torch.save(states, file)
-    else:
-        states["numpy_random_seed"] = None  # restored before torch's
-        torch.save(states, file)
-    sealed(path)
-    with pytest.raises(checkpoints.CheckpointError, match=r"random states in random_states_0\.pkl"):
-        resumed(killed, *SAVING)
-
-
-def test_other_conditions_are_told(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
-    resumed(killed, *SAVING)
-    assert "under other conditions" not in caplog.text
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    try:
-        resumed(killed, *SAVING)
-    finally:
-        torch.set_num_threads(threads)
-    assert f"threads: {threads} -> {threads + 1}" in caplog.text
-
-
-def test_other_versions_and_unknown_conditions_are_told(
-    killed: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = killed / "step_6" / "state.json"
-    state = json.loads(file.read_text())
-    for conditions, expected in (
-        (
-            state["conditions"] | {"torch": "1.0", "transformers": "2.0"},
-            ("torch: '1.0' -> '2", "transformers: '2.0' -> '5"),
-        ),
-        ({}, ("threads: None -> ", "machine: None -> ", "torch: None -> ")),  # version 0.1.0's
-    ):
-        file.write_text(json.dumps(state | {"conditions": conditions}))
-        sealed(killed / "step_6")
-        caplog.clear()
-        resumed(killed, *SAVING)
-        assert "may differ in their last digits" in caplog.text
-        assert [words for words in expected if words not in caplog.text] == []
-
-
-def test_versions_and_new_flags_are_no_difference(killed: Path) -> None:
-    """A checkpoint outlives an upgrade of transformers, and a flag that it does not know."""
-    started = run(killed, *SAVING)
-    found = started.fingerprint
-    config = started.accelerator.unwrap_model(started.model).config
-    config.transformers_version = "9.0"
-    assert run(killed, *SAVING).fingerprint == found
-    before = {name: value for name, value in found.items() if name != "warmup_ratio"}
-    assert differences(before, found, started.settings.defaults()) == []
-    other = found | {"warmup_ratio": 0.5}
-    assert differences(before, other, started.settings.defaults()) == ["warmup_ratio: 0.0 -> 0.5"]
-
-
-def test_a_folder_called_like_a_variant_is_no_other_run(
-    killed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (killed / "gfsa").mkdir()
-    found = run(killed, *SAVING).fingerprint
-    monkeypatch.chdir(killed)
-    assert run(killed, *SAVING).fingerprint == found
 
 
 def test_a_rate_that_was_not_given_goes_on_as_the_checkpoint_has_it(tmp_path: Path) -> None:
@@ -435,13 +224,6 @@ def test_a_rate_that_was_not_given_goes_on_as_the_checkpoint_has_it(tmp_path: Pa
     assert again.filter_learning_rate == 0.02
     again.train()
     assert_same(outcome(again), expected)
-
-
-def test_where_there_is_none_the_allowed_are_listed(killed: Path) -> None:
-    with pytest.raises(checkpoints.CheckpointError, match=r"step_9'; allowed: last, .*step_2, .*"):
-        checkpoints.find(str(killed / "step_9"), killed)
-    with pytest.raises(checkpoints.CheckpointError, match="which has none"):
-        checkpoints.find("last", killed / "bert")
 
 
 @contextmanager

@@ -59,9 +59,10 @@ CASES = (
 
 def plain(architecture: str, heads: int = HEADS) -> PreTrainedModel:
     torch.manual_seed(0)
-    if heads == HEADS:
-        return build(architecture)
-    sizes = {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes = {"vocab_size": VOCABULARY + 1}  # processes share the last layer evenly
+    if heads != HEADS:
+        sizes |= {"hidden_size": 8 * heads}
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     return build(architecture, **sizes)
 
 

@@ -112,7 +112,7 @@ def test_everything_is_written(compared: Path) -> None:
     assert (found["seeds"], found["runs"]) == ([0, 1], 4)
     assert 0 < found["hours"] < 1
     assert found["machine"]["device"] == "cpu"
-    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert not list(out.rglob("*.safetensors"))
 
 

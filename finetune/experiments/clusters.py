@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
+from uuid import uuid4
 
 from finetune.errors import Refused, refusal
 from finetune.experiments import work
@@ -40,12 +40,15 @@ class Dask(Executor):
         folder: of the experiment.
         env: environment variables of each run, beside the workers' own.
 
+    Attributes:
+        at_once: how many runs there are at once: the threads that its workers have at first.
+
     Raises ``ValueError`` if it does not answer, has no workers, or one that cannot do a run.
     """
 
     def __init__(self, word: str, folder: Path, env: Mapping[str, str]) -> None:
         distributed = _installed("distributed", DASK)
-        self._word, self._env, self._folders = word, env, list[Path]()
+        self._word, self._env, self._asker = word, env, uuid4().hex
         self._address = word.removeprefix(f"{DASK}://")
         try:
             self._client = distributed.Client(self._address, timeout=ANSWER, set_as_default=False)
@@ -59,16 +62,12 @@ class Dask(Executor):
             raise
         # Each call is a task of its own: a run that has failed may be asked for again.
         self._executor = self._client.get_executor(pure=False)
-
-    @property
-    def at_once(self) -> int:
-        """How many runs there are at once: the threads that its workers have by now."""
-        return sum(self._client.nthreads().values())
+        self.at_once = max(1, sum(self._client.nthreads().values()))
 
     def submit(self, do: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """Have a worker call ``do(run, options, env)``."""
         run, options = _sent(*given)
-        self._folders.append(run.folder)
+        options = replace(options, asker=self._asker)
         future: Future[Any] = self._executor.submit(do, run, options, self._env, **named)
         return future
 
@@ -76,7 +75,7 @@ class Dask(Executor):
         """End the runs on the workers; returns when all are over."""
         if self._client.status == "running":  # else the cluster is gone, and its runs with it
             self._executor.shutdown(wait=False)
-            while any(self._client.run(work.stop, self._folders).values()):
+            while any(self._client.run(work.stop, self._asker).values()):
                 time.sleep(0.1)
         self._client.close()
 
@@ -86,11 +85,19 @@ class Dask(Executor):
         except TimeoutError as error:
             remedy = f"Start workers: dask worker {self._address}"
             raise self._refusal(f"with a worker within {ANSWER} seconds", remedy) from error
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-") as file:
-            self._check_each(f"see {folder}", work.BLIND, Path(file.name).is_file)
+        seen = folder / f".{self._asker}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            seen.touch()
+        except OSError as error:
+            allowed = f"a folder that can be made and written to; here: {error.strerror}"
+            raise refusal("output_dir", str(folder), allowed, "Choose another.") from error
+        try:
+            self._check_each(f"see {folder}", work.BLIND, seen.is_file)
+        finally:
+            seen.unlink()
         remedy = "Install this project in their Python too: pip install -e ."
-        self._check_each("import finetune", remedy, work.stop, ())
+        self._check_each("import finetune", remedy, Options)
 
     def _check_each(self, what: str, remedy: str, *call: Any) -> None:
         for worker, answer in self._client.run(*call, on_error="return").items():
@@ -128,7 +135,7 @@ class Slurm(ThreadPoolExecutor):
 
     def submit(self, do: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """Have a job call ``do(run, options, env)``."""
-        return super().submit(self._in_job, Requeued(do), *_sent(*given), **named)
+        return super().submit(self._in_job, Requeued(do), *given, **named)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """Cancel the jobs: slurm ends them."""
@@ -137,7 +144,7 @@ class Slurm(ThreadPoolExecutor):
 
     def _in_job(self, do: Requeued, *given: Any, **named: Any) -> Outcome:
         with self._submitting:  # one after another, for the scheduler's sake
-            job = self._jobs.submit(do, *given, self._env, **named)
+            job = self._jobs.submit(do, *_sent(*given), self._env, **named)
         while not job.done():
             if self._closing.wait(1):
                 job.cancel(check=False)
@@ -178,7 +185,7 @@ def _submitit(folder: Path, options: dict[str, Any]) -> Any:
         made.update_parameters(**options)
     except RuntimeError as error:
         remedy = f"Call this where jobs are submitted, or try it here with {CLUSTER}={LOCAL}."
-        raise refusal("executor", SLURM, f"where slurm is: {error}", remedy) from error
+        raise refusal("executor", SLURM, f"where slurm is ({error})", remedy) from error
     except (AssertionError, NameError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise refusal("executor_options", told, "what submitit knows", said) from error

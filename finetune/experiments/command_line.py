@@ -108,7 +108,11 @@ def _parser(
         type=int,
         help="Runs at once; default: one a visible GPU, else one. Of slurm the jobs in its queue.",
     )
-    add("--threads", type=int, help="CPU threads of each run; default: all, shared out.")
+    add(
+        "--threads",
+        type=int,
+        help="CPU threads of each run; default: all, shared out; of a cluster what is set there.",
+    )
     add("--launcher", default="", help="Words before the script, like 'accelerate launch ...'.")
     add("--keep_models", action="store_true", help="Keep each run's weights.")
     add("--dry_run", action="store_true", help="Print the commands in full, and write nothing.")

@@ -10,11 +10,11 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
+from uuid import uuid4
 
 import torch
 from joblib import cpu_count
@@ -88,20 +88,18 @@ class Local(ThreadPoolExecutor):
         self._free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
         for slot in slots:
             self._free.put(slot)
-        self._folders: dict[Future[Outcome], Path] = {}
+        self._asker = uuid4().hex
 
     def submit(self, do: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """Have ``do(run, options, slot)`` called as soon as a slot is free."""
-        future = super().submit(self._in_slot, do, *given, **named)
-        self._folders[future] = given[0].folder
-        return future
+        run, options = given
+        options = replace(options, asker=self._asker)
+        return super().submit(self._in_slot, do, run, options, **named)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """End the runs and what they have started; returns when all are over."""
-        running = [future for future in self._folders if not future.cancel()]
-        while futures.wait(running, timeout=0.1).not_done:
-            work.stop(self._folders.values())
-        super().shutdown()
+        work.stop(self._asker)
+        super().shutdown(cancel_futures=True)
 
     def _in_slot(self, do: Callable[..., Outcome], *given: Any, **named: Any) -> Outcome:
         slot = self._free.get()

@@ -13,11 +13,10 @@ import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 from typing import IO
 
 from finetune.engine import locks
@@ -28,7 +27,8 @@ DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"
 PATIENCE = 10  # seconds that a run which is asked to end may take
 LOST = 120.0  # seconds in which a lost worker's folder comes free; NFS takes 90 for a lost machine
 BLIND = "Put output_dir on a file system that all machines share under the same path."
-RUNNING: dict[Event, Path] = {}  # the folder of each run that this process does, by what ends it
+RUNNING: list[str] = []  # for whom this process does a run, a name each
+STOPPED: set[str] = set()  # for whom it does none any more
 
 # Reads a process group's number, and ends that group if its input ends without another line.
 LEASH = f"""trap '' INT TERM
@@ -46,11 +46,13 @@ class Options:
         keep_models: whether finished runs keep their weights.
         home: of runs on other machines the folder in which relative paths begin; they end with
             the process that does them. None is this process's, and a run that is begun outlives it.
+        asker: for whom; `stop` takes it.
     """
 
     launcher: Sequence[str] = ()
     keep_models: bool = False
     home: Path | None = None
+    asker: str = ""
 
 
 DEFAULT = Options()
@@ -83,36 +85,36 @@ def do(run: Run, options: Options, env: Mapping[str, str] | None = None) -> Outc
         run = replace(run, script=home / run.script, folder=home / run.folder)
         if not run.folder.is_dir():
             return Outcome(FAILED, f"{platform.node()} does not see {run.folder}. {BLIND}")
-    asked = Event()
-    RUNNING[asked] = run.folder
+    RUNNING.append(options.asker)
     try:
-        while (outcome := _in_turn(run, options, env or {}, asked)).status == ELSEWHERE:
-            if time.monotonic() >= until or asked.wait(1):
-                break
+        outcome = _in_turn(run, options, env or {})
+        while outcome.status == ELSEWHERE and time.monotonic() < until:
+            time.sleep(0.5)
+            outcome = _in_turn(run, options, env or {})
         return outcome
     except OSError as error:  # there is no such launcher, no room, or no right to write
         return Outcome(FAILED, f"could not be started: {error}")
     finally:
-        del RUNNING[asked]
+        RUNNING.remove(options.asker)
 
 
-def stop(folders: Collection[Path]) -> int:
-    """Ask the runs that this process does in these folders to end; returns how many still do."""
-    found = [asked for asked, folder in list(RUNNING.items()) if folder in folders]
-    for asked in found:
-        asked.set()
-    return len(found)
+def stop(asker: str) -> int:
+    """End the runs for this asker, and begin no more; returns how many there still are."""
+    STOPPED.add(asker)
+    return RUNNING.count(asker)
 
 
-def _in_turn(run: Run, options: Options, env: Mapping[str, str], asked: Event) -> Outcome:
+def _in_turn(run: Run, options: Options, env: Mapping[str, str]) -> Outcome:
+    if options.asker in STOPPED:
+        return Outcome(FAILED, "stopped")
     with locks.held(run.folder) as lock:
         if lock is None:
             return Outcome(ELSEWHERE, f"left to {locks.holder(run.folder)}, which works on it")
         # Another process may have done it since it was planned.
-        return Outcome(DONE) if run.is_done() else _done(run, options, env, lock, asked)
+        return Outcome(DONE) if run.is_done() else _done(run, options, env, lock)
 
 
-def _done(run: Run, options: Options, env: Mapping[str, str], lock: int, asked: Event) -> Outcome:
+def _done(run: Run, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
     run.write_settings()
     command, began = run.command(options.launcher), time.monotonic()
     record = {"command": command, "settings": run.settings, "keep_models": options.keep_models}
@@ -122,7 +124,7 @@ def _done(run: Run, options: Options, env: Mapping[str, str], lock: int, asked: 
         if leash is not None:
             leash.write(b"%d\n" % child.pid)
         locks.write_holder(lock, child.pid)
-        code = _waited(child, asked)
+        code = _waited(child, options.asker)
     if not run.is_done():
         log = textwrap.indent(run.log_tail(), "    ")
         reason = f"failed with exit code {code}; the end of {run.folder / LOG}\n{log}"
@@ -168,9 +170,9 @@ def _leash() -> Iterator[IO[bytes]]:
         shell.communicate(b"ended\n")
 
 
-def _waited(child: subprocess.Popen[bytes], asked: Event) -> int:
-    """Its exit code; asked to, it is ended with all that it has started, at last by force."""
-    while not asked.is_set():
+def _waited(child: subprocess.Popen[bytes], asker: str) -> int:
+    """Its exit code; once stopped, it ends with all that it has started, at last by force."""
+    while asker not in STOPPED:
         with suppress(subprocess.TimeoutExpired):
             return child.wait(timeout=0.2)
     os.killpg(child.pid, signal.SIGTERM)

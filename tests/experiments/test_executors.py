@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -109,7 +108,9 @@ def test_without_slurm_the_error_says_where_to_go(
 ) -> None:
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ValueError, match=r"where slurm is: .*srun.*submitted, or try it here"):
+    with pytest.raises(
+        ValueError, match=r"where slurm is \(.*srun.*\)\..*submitted, or try it here"
+    ):
         executors.opened(given(tmp_path, "slurm", executor_options=["timeout_min=5"]))
 
 
@@ -187,17 +188,17 @@ def test_another_machine_needs_the_folder_and_begins_paths_where_they_began(
 def test_a_lost_workers_folder_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, options = run_of(tmp_path, 1), Options(home=tmp_path)
+    run, options = run_of(tmp_path, 1), Options(home=tmp_path, asker="somebody")
     with ThreadPoolExecutor() as executor:
         with locks.held(run.folder):
             waiting = executor.submit(work.do, run, options)
-            wait_for(lambda: work.stop([run.folder]) == 1)
-            assert waiting.result().status == work.ELSEWHERE  # asked to stop, it waits no longer
-            waiting = executor.submit(work.do, run, options)
-            wait_for(lambda: work.RUNNING)
-            time.sleep(0.1)
+            stopped = executor.submit(work.do, run, replace(options, asker="another"))
+            wait_for(lambda: len(work.RUNNING) == 2)
+            assert work.stop("another") == 1
+            assert stopped.result().reason == "stopped"
             assert not waiting.done()
         assert waiting.result().status == work.DONE
+    assert work.do(run_of(tmp_path, 3), Options(asker="another")).reason == "stopped"
     monkeypatch.setattr(work, "LOST", 0.0)
     run = run_of(tmp_path, 2)
     with locks.held(run.folder):

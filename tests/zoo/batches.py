@@ -1,0 +1,254 @@
+"""A batch of two for any model, from the signature of its forward and its config."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from zoo.rows import INPUTS
+from zoo.sizes import FRAMES, SPECIAL, VOCABULARY
+
+BATCH = 2
+LENGTH = 11
+_MODALITIES = ("vision_config", "audio_config", "encoder_config", "text_config", "decoder_config")
+_GRID = (1, 4, 4)  # patches of one image: time, height, width
+
+
+class Facts:
+    """What the makers read: a model, its config, and the names that its forward takes."""
+
+    def __init__(self, model: PreTrainedModel, padding: str) -> None:
+        self.model, self.padding = model, padding
+        parameters = inspect.signature(model.forward).parameters.values()
+        self.names = [each.name for each in parameters]
+        self.required = {each.name for each in parameters if each.default is each.empty}
+        self.configs = list(_nested(model.config))
+
+    def field(self, *names: str, default: Any = None) -> Any:
+        """The first of these settings that the config or one within it has."""
+        for config in self.configs:
+            for name in names:
+                if getattr(config, name, None) is not None:
+                    return getattr(config, name)
+        return default
+
+    def number(self, *names: str, default: int = 1) -> int:
+        value = self.field(*names, default=default)
+        return value[0] if isinstance(value, (list, tuple)) else value
+
+
+def _nested(config: Any) -> Any:
+    yield config
+    for name in sorted(config.sub_configs, key=lambda n: _MODALITIES.index(n) if n in _MODALITIES else 9):
+        if getattr(config, name, None) is not None:
+            yield from _nested(getattr(config, name))
+
+
+def inputs(model: PreTrainedModel, padding: str = "none") -> dict[str, Any]:
+    """`padding` is none, left or right, of the first row of text."""
+    facts = Facts(model, padding)
+    row = INPUTS.get(model.config.model_type, {})
+    torch.manual_seed(1)
+    batch = {}
+    required = {name: make for name, make in _REQUIRED.items() if name in facts.required}
+    for name, make in {**_MAKERS, **required}.items():
+        if name in facts.names and name not in row and (made := make(facts)) is not None:
+            batch[name] = made
+    batch |= {name: make() for name, make in row.items() if make is not None}
+    return _with_placeholders(facts, batch)
+
+
+def _with_placeholders(facts: Facts, batch: dict[str, Any]) -> dict[str, Any]:
+    """The text with as many image or audio tokens in it as the model makes of what it is given."""
+    if "input_ids" not in batch:
+        return batch
+    for kind, names in _PLACEHOLDERS.items():
+        token = facts.field(*names)
+        count = _features(facts.model, kind, batch) // BATCH if token is not None else 0
+        for name, fill in {"input_ids": token, **_BESIDE}.items():
+            if count and name in batch:
+                kept = batch[name]
+                more = torch.full((BATCH, count), fill, dtype=kept.dtype)
+                # After the first columns, which padding may take.
+                batch[name] = torch.cat([kept[:, :4], more, kept[:, 4:]], 1)
+    return batch
+
+
+_PLACEHOLDERS = {
+    "image": ("image_token_id", "image_token_index", "image_patch_id", "media_placeholder_token_id"),
+    "audio": ("audio_token_id", "audio_token_index", "speech_token_id"),
+}
+_BESIDE = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 1}
+
+
+def _features(model: PreTrainedModel, kind: str, batch: dict[str, Any]) -> int:
+    """How many vectors of the text's width the model makes of the batch's images or sounds."""
+    name = f"get_{kind}_features"
+    method = next((getattr(m, name) for m in model.modules() if hasattr(m, name)), None)
+    names = inspect.signature(method).parameters if method else {}
+    given = {name: value for name, value in batch.items() if name in names and name != "attention_mask"}
+    if method is None or not given:
+        return 0
+    with torch.no_grad():
+        made = method(**given)
+    made = getattr(made, "pooler_output", made)
+    width = model.get_input_embeddings().weight.shape[1]
+    return sum(each.numel() for each in _tensors(made)) // width
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    if isinstance(made, Tensor):
+        return [made]
+    return [tensor for each in made or () for tensor in _tensors(each)]
+
+
+def _ids(facts: Facts) -> Tensor:
+    return torch.randint(SPECIAL, VOCABULARY, (BATCH, LENGTH))
+
+
+def _mask(facts: Facts) -> Tensor | None:
+    if facts.model.main_input_name not in ("input_ids", "inputs_embeds") and "input_ids" not in facts.names:
+        return None
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    if facts.padding != "none":
+        mask[0, slice(3) if facts.padding == "left" else slice(-3, None)] = 0
+    return mask
+
+
+def _channels(facts: Facts) -> int:
+    return facts.number("num_channels", "in_channels", "in_chans", default=3)
+
+
+def _size(facts: Facts) -> tuple[int, int]:
+    size = facts.field("image_size", "img_size", "pretrain_image_size", default=32)
+    if isinstance(size, dict):
+        return size["height"], size["width"]
+    return tuple(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
+
+
+def _flat_patch(facts: Facts) -> int:
+    patch = facts.number("patch_size")
+    return _channels(facts) * facts.number("temporal_patch_size") * patch * patch
+
+
+def _pixels(facts: Facts) -> Tensor:
+    if {"image_grid_thw", "grid_thw"} & set(facts.names):
+        return torch.randn(BATCH * _GRID[0] * _GRID[1] * _GRID[2], _flat_patch(facts))
+    images = (_channels(facts), *_size(facts))
+    if "spatial_shapes" in facts.names:
+        patch = facts.number("patch_size")
+        return torch.randn(BATCH, _GRID[1] * _GRID[2], images[0] * patch * patch)
+    if facts.field("image_grid_pinpoints") and "image_sizes" in facts.names:
+        return torch.randn(BATCH, 3, *images)  # the whole, and two tiles
+    if "pixel_attention_mask" in facts.names and "spatial_shapes" not in facts.names:
+        return torch.randn(BATCH, 1, *images)
+    if facts.field("num_frames") and facts.model.main_input_name == "pixel_values":
+        return torch.randn(BATCH, facts.number("num_frames"), *images)
+    return torch.randn(BATCH, *images)
+
+
+def _videos(facts: Facts) -> Tensor | None:
+    if facts.model.main_input_name != "pixel_values_videos":
+        return None
+    return torch.randn(BATCH, facts.number("num_frames", "frames_per_clip", default=4), _channels(facts), *_size(facts))
+
+
+def _grid(facts: Facts) -> Tensor:
+    return torch.tensor([_GRID] * BATCH)
+
+
+def _mels(facts: Facts) -> Tensor:
+    """(batch, bins, frames) for a model that begins with a convolution over bins, else
+    (batch, frames, bins)."""
+    bins = facts.number(*_BINS, default=16)
+    frames = 2 * facts.number("max_source_positions", default=FRAMES // 2)
+    first = next((m for m in facts.model.modules() if isinstance(m, torch.nn.Conv1d)), None)
+    channels_first = first is not None and first.in_channels == bins
+    return torch.randn(BATCH, *((bins, frames) if channels_first else (frames, bins)))
+
+
+_BINS = ("num_mel_bins", "n_mels", "mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size", "input_dim")
+
+
+def _mel_mask(facts: Facts) -> Tensor:
+    return torch.ones(BATCH, max(_mels(facts).shape[1:]), dtype=torch.long)
+
+
+def _wave(facts: Facts) -> Tensor:
+    if facts.field("audio_channels") is not None:
+        return torch.randn(BATCH, facts.number("audio_channels"), 1920)
+    return torch.randn(BATCH, 1920)
+
+
+def _decoder_ids(facts: Facts) -> Tensor | None:
+    return torch.randint(SPECIAL, VOCABULARY, (BATCH, LENGTH - 4))
+
+
+def _boxes(facts: Facts) -> Tensor:
+    corners = torch.randint(0, 14, (BATCH, LENGTH, 2))
+    return torch.cat([corners, corners + 1], -1)
+
+
+def _zeros(facts: Facts) -> Tensor:
+    return torch.zeros(BATCH, LENGTH, dtype=torch.long)
+
+
+def _sizes(facts: Facts) -> Tensor:
+    if facts.field("image_grid_pinpoints"):
+        return torch.tensor([[32, 60]] * BATCH)
+    return torch.tensor([_size(facts)] * BATCH)
+
+
+def _states(facts: Facts) -> Tensor:
+    if "grid_thw" in facts.names:
+        return _pixels(facts)
+    width = facts.number("hidden_size", "d_model", "embed_dim", "hidden_dim")
+    return torch.randn(BATCH, LENGTH, width)
+
+
+def _patches_mask(facts: Facts) -> Tensor | None:
+    if "spatial_shapes" in facts.names:
+        return torch.ones(BATCH, _GRID[1] * _GRID[2], dtype=torch.long)
+    return None
+
+
+def _series(facts: Facts) -> Tensor:
+    length = facts.number("context_length", default=32)
+    channels = facts.number("num_input_channels", default=1)
+    return torch.randn(BATCH, length, channels) if "num_input_channels" in vars(facts.model.config) else torch.randn(BATCH, length)
+
+
+def _flattened(facts: Facts) -> Tensor:
+    """Patches, each behind its row and column, which count from one."""
+    width = facts.number("patch_embed_hidden_size") if False else _channels(facts) * facts.number("patch_size", default=16) ** 2
+    places = torch.cartesian_prod(torch.arange(1, 4), torch.arange(1, 4)).expand(BATCH, -1, -1)
+    return torch.cat([places, torch.randn(BATCH, 9, width)], -1)
+
+
+# Only for a forward that cannot do without.
+_REQUIRED = dict.fromkeys(("hidden_states", "inputs_embeds", "query_embeds", "context", "patch_embeds"), _states)
+_MAKERS: dict[str, Callable[[Facts], Any]] = {
+    "input_ids": _ids,
+    "attention_mask": _mask,
+    "mm_token_type_ids": _zeros,
+    "decoder_input_ids": _decoder_ids,
+    "pixel_values": _pixels,
+    "pixel_values_videos": _videos,
+    "image_grid_thw": _grid,
+    "grid_thw": _grid,
+    "input_features": _mels,
+    "input_features_mask": _mel_mask,
+    "feature_attention_mask": _mel_mask,
+    "input_values": _wave,
+    "bbox": _boxes,
+    "image_sizes": _sizes,
+    "spatial_shapes": lambda facts: torch.tensor([_GRID[1:]] * BATCH),
+    "pixel_attention_mask": _patches_mask,
+    "qformer_input_ids": _ids,
+    "past_values": _series,
+    "flattened_patches": _flattened,
+}

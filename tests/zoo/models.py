@@ -1,0 +1,99 @@
+"""The class of a model type, and a model of it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from zoo.batches import inputs
+from zoo.sizes import tiny
+
+from tiny import spread
+
+MOST = 2_000_000  # parameters
+_FIRST = (
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "IMAGE_TEXT_TO_TEXT",
+    "MULTIMODAL_LM",
+    "MASKED_LM",
+    "CAUSAL_LM",
+    "SEQUENCE_CLASSIFICATION",
+    "IMAGE_CLASSIFICATION",
+    "CTC",
+    "OBJECT_DETECTION",
+)
+_LAST = ("MODEL_FOR_PRETRAINING_MAPPING_NAMES", "MODEL_MAPPING_NAMES")
+_NEVER = ("MODEL_FOR_IMAGE_MAPPING_NAMES", "MODEL_FOR_BACKBONE_MAPPING_NAMES")
+
+
+class NotBuilt(Exception):
+    """Why there is no tiny model of a type."""
+
+
+def _mappings() -> list[dict[str, str | tuple[str, ...]]]:
+    """Of the Auto classes, the heads that write or classify first."""
+    names = [name for name in vars(modeling_auto) if name.startswith("MODEL_") and name.endswith("MAPPING_NAMES")]
+    first = [f"MODEL_FOR_{head}_MAPPING_NAMES" for head in _FIRST]
+    rest = [name for name in names if name not in (*first, *_LAST, *_NEVER)]
+    return [getattr(modeling_auto, name) for name in (*first, *rest, *_LAST, *_NEVER)]
+
+
+def model_class(model_type: str) -> type[PreTrainedModel]:
+    """The class of the first Auto mapping that has the type, else a class of its own file."""
+    for mapping in _mappings():
+        if model_type in mapping:
+            names = mapping[model_type]
+            name = names if isinstance(names, str) else names[0]
+            if hasattr(transformers, name):
+                return getattr(transformers, name)
+    config_class = CONFIG_MAPPING[model_type]
+    file = config_class.__module__.replace(".configuration_", ".modeling_")
+    try:
+        module = importlib.import_module(file)
+    except ModuleNotFoundError:
+        raise NotBuilt("no model class") from None
+    own = [
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each)
+        and issubclass(each, PreTrainedModel)
+        and each.__module__ == file
+        and "forward" in vars(each)
+        and getattr(each, "config_class", None) is config_class
+    ]
+    if not own:
+        raise NotBuilt("no model class")
+    return own[-1]
+
+
+def build(model_type: str) -> PreTrainedModel:
+    """A random tiny model, in eval mode."""
+    torch.manual_seed(0)
+    model = model_class(model_type)(tiny(model_type))
+    size = sum(each.numel() for each in model.parameters())
+    if size > MOST:
+        raise NotBuilt(f"{size / 1e6:.1f} million parameters")
+    spread(model)
+    return model.eval()
+
+
+def run(model_type: str) -> str:
+    """"ok" where the model runs on its inputs and its output is finite."""
+    model = build(model_type)
+    with torch.no_grad():
+        out = model(**inputs(model))
+    wrong = [name for name, each in tensors(out) if each.is_floating_point() and not each.isfinite().all()]
+    if wrong:
+        raise NotBuilt(f"{', '.join(wrong)} not finite")
+    return "ok"
+
+
+def tensors(out: object) -> list[tuple[str, torch.Tensor]]:
+    """The tensors directly in a model's output, with their names."""
+    named = out.items() if hasattr(out, "items") else [("output", out)]
+    return [(name, each) for name, each in named if isinstance(each, torch.Tensor)]

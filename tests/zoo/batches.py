@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from zoo.rows import INPUTS
+from zoo.rows import INPUTS, PLACEHOLDERS
 from zoo.sizes import FRAMES, SPECIAL, VOCABULARY
 
 BATCH = 2
@@ -68,7 +68,10 @@ def _with_placeholders(facts: Facts, batch: dict[str, Any]) -> dict[str, Any]:
         return batch
     for kind, names in _PLACEHOLDERS.items():
         token = facts.field(*names)
-        count = _features(facts.model, kind, batch) // BATCH if token is not None else 0
+        if token is None or not _MODALITY[kind] & set(batch):
+            continue
+        said = PLACEHOLDERS.get(facts.model.config.model_type)
+        count = _features(facts.model, kind, batch) // BATCH if said is None else said
         for name, fill in {"input_ids": token, **_BESIDE}.items():
             if count and name in batch:
                 kept = batch[name]
@@ -82,13 +85,15 @@ _PLACEHOLDERS = {
     "image": ("image_token_id", "image_token_index", "image_patch_id", "media_placeholder_token_id"),
     "audio": ("audio_token_id", "audio_token_index", "speech_token_id"),
 }
+_MODALITY = {"image": {"pixel_values"}, "audio": {"input_features", "input_values"}}
 _BESIDE = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 1}
 
 
 def _features(model: PreTrainedModel, kind: str, batch: dict[str, Any]) -> int:
     """How many vectors of the text's width the model makes of the batch's images or sounds."""
     name = f"get_{kind}_features"
-    method = next((getattr(m, name) for m in model.modules() if hasattr(m, name)), None)
+    # The innermost says its parameters, those around it pass on what they are given.
+    method = next((getattr(m, name) for m in reversed(list(model.modules())) if hasattr(m, name)), None)
     names = inspect.signature(method).parameters if method else {}
     given = {name: value for name, value in batch.items() if name in names and name != "attention_mask"}
     if method is None or not given:
@@ -132,7 +137,7 @@ def _size(facts: Facts) -> tuple[int, int]:
 
 def _flat_patch(facts: Facts) -> int:
     patch = facts.number("patch_size")
-    return _channels(facts) * facts.number("temporal_patch_size") * patch * patch
+    return _channels(facts) * facts.number("temporal_patch_size", "patch_temporal") * patch * patch
 
 
 def _pixels(facts: Facts) -> Tensor:
@@ -171,7 +176,7 @@ def _mels(facts: Facts) -> Tensor:
     return torch.randn(BATCH, *((bins, frames) if channels_first else (frames, bins)))
 
 
-_BINS = ("num_mel_bins", "n_mels", "mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size", "input_dim")
+_BINS = ("num_mel_bins", "n_mels", "mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size", "input_dim", "feature_projection_input_dim")
 
 
 def _mel_mask(facts: Facts) -> Tensor:
@@ -224,7 +229,7 @@ def _series(facts: Facts) -> Tensor:
 
 def _flattened(facts: Facts) -> Tensor:
     """Patches, each behind its row and column, which count from one."""
-    width = facts.number("patch_embed_hidden_size") if False else _channels(facts) * facts.number("patch_size", default=16) ** 2
+    width = facts.number("patch_embed_hidden_size", "hidden_size")
     places = torch.cartesian_prod(torch.arange(1, 4), torch.arange(1, 4)).expand(BATCH, -1, -1)
     return torch.cat([places, torch.randn(BATCH, 9, width)], -1)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 
 import torch
 import transformers
-from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from zoo.batches import inputs
 from zoo.sizes import tiny
@@ -27,7 +28,7 @@ _FIRST = (
     "CTC",
     "OBJECT_DETECTION",
 )
-_LAST = ("MODEL_FOR_PRETRAINING_MAPPING_NAMES", "MODEL_MAPPING_NAMES")
+_LAST = ("MODEL_MAPPING_NAMES", "MODEL_FOR_PRETRAINING_MAPPING_NAMES")
 _NEVER = ("MODEL_FOR_IMAGE_MAPPING_NAMES", "MODEL_FOR_BACKBONE_MAPPING_NAMES")
 
 
@@ -45,30 +46,35 @@ def _mappings() -> list[dict[str, str | tuple[str, ...]]]:
 
 def model_class(model_type: str) -> type[PreTrainedModel]:
     """The class of the first Auto mapping that has the type, else a class of its own file."""
+    config_class = CONFIG_MAPPING[model_type]
     for mapping in _mappings():
         if model_type in mapping:
             names = mapping[model_type]
             name = names if isinstance(names, str) else names[0]
-            if hasattr(transformers, name):
-                return getattr(transformers, name)
-    config_class = CONFIG_MAPPING[model_type]
-    file = config_class.__module__.replace(".configuration_", ".modeling_")
-    try:
-        module = importlib.import_module(file)
-    except ModuleNotFoundError:
-        raise NotBuilt("no model class") from None
+            found = getattr(transformers, name, None)
+            # The head of a part of the model has the part's config.
+            if found is not None and issubclass(config_class, found.config_class or config_class):
+                return found
     own = [
         each
-        for each in vars(module).values()
+        for file in _files(config_class)
+        for each in vars(importlib.import_module(file)).values()
         if inspect.isclass(each)
         and issubclass(each, PreTrainedModel)
         and each.__module__ == file
-        and "forward" in vars(each)
-        and getattr(each, "config_class", None) is config_class
+        and each.config_class is config_class
+        and each.forward is not torch.nn.Module.forward
     ]
     if not own:
         raise NotBuilt("no model class")
     return own[-1]
+
+
+def _files(config_class: type[PreTrainedConfig]) -> list[str]:
+    """The modeling files beside a config's."""
+    package = config_class.__module__.rpartition(".")[0]
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return [f"{package}.{each.name}" for each in found if each.name.startswith("modeling_")]
 
 
 def build(model_type: str) -> PreTrainedModel:

@@ -31,7 +31,7 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"temporal_patch|merge|num_channels|in_chans|^channels$|audio_channels|input_channels", None),
     (r"chunk_size_feed|pretraining_tp|num_labels|block_size$|time_step|temperature", None),
     (r"type_vocab|segment_types|modality_type", 2),
-    (r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb", VOCABULARY),
+    (r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb", VOCABULARY, 1),
     (r"(image|crop|spec|resolution|train|img)_?size(s)?$|^resolution$", IMAGE),
     (r"(^|_)patch_size$", 8),
     (r"sliding_window|local_attention$|attention_window|attention_chunk_size", 6),
@@ -53,13 +53,15 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"^(depths?|layers|n_layers?)$|_layers?$|num_blocks$|num_encoder_blocks|_depth$", LAYERS),
     (r"rank$", 16),
     (r"num_filters", 4),
+    (r"num_pos_feats", WIDTH // 2),
     (r"quer(y_tokens|ies)$|num_latents|n_latents|num_proposals|resampler_n", 6),
     (r"intermediate|ffn|mlp_dim|feed_?forward|d_ff$|d_inner|dff$|linear_units|ff_dim", INNER),
-    (r"(size|dims?|channels?|d_model|n_embd|width|filters|features|units)s?$|planes$", WIDTH, 4),
-    (r"n_mels|num_mel_bins|mel_bins", 16),
+    (r"n_mels|mel_bins|^input_dim$|projection_input_dim|input_feat|feature_size$", 16),
+    (r"(size|dims?|channels?|d_model|n_embd|width|filters|features|units|dimension)s?$|planes$", WIDTH, 4),
+    
 )
 _ID = re.compile(r"(token|_start|_end|_bos|_eos|_pad|patch|codec)_?(id|index|ids)$|_id$")
-_NEEDED = re.compile(r"(^|_)head_dim$|vocab_size$|experts")  # where None is no answer
+_NEEDED = re.compile(r"(^|_)head_dim$|vocab_size$|experts|(image|audio)_token_(id|index)$")  # where None is no answer
 _TAKEN = ("out_features", "out_indices")  # what a backbone gives to the model around it
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "encoder_layers")
 
@@ -138,11 +140,12 @@ def _shrunk(name: str, value: Any, ids: dict[str, int]) -> Any:
     if name == "image_grid_pinpoints":
         return [[IMAGE, 2 * IMAGE], [2 * IMAGE, IMAGE]]
     if isinstance(value, (list, tuple)):
-        return type(value)(_shrunk(name, each, ids) for each in value)
+        return [_shrunk(name, each, ids) for each in value]
     if isinstance(value, bool) or not (isinstance(value, int) or value is MISSING):
         return value
     if _ID.search(name):
-        return value if value is MISSING or value < SPECIAL else ids.setdefault(name, 3 + len(ids))
+        small = value is not MISSING and value < SPECIAL
+        return value if small else ids.setdefault(name, 3 + len(ids))
     for pattern, size, *least in _RULES:
         if re.search(pattern, name):
             bound = size if value is MISSING else (*least, size)[0]
@@ -189,12 +192,24 @@ def _exact(
         exact["num_key_value_heads"] = HEADS
     if "depths" in settings and isinstance(settings.get("embed_dim"), int):
         exact["embed_dim"] = WIDTH // 2  # it doubles from stage to stage
+    if "depths" in settings and "window_size" in settings:
+        exact |= {"image_size": 4 * IMAGE, "window_size": 4}  # a window fits into the last stage
+    if "sliding_attention" in str(settings.get("layer_types")) and not settings.get("sliding_window", 1):
+        exact["sliding_window"] = 6
     if "mrope_section" in getattr(config_class, "ignore_keys_at_rope_validation", ()):
-        rope = {"rope_theta": 1e4, "rope_type": "default", **(full.get("rope_parameters") or {})}
+        rope = full.get("rope_parameters") or {}
         head = settings.get("head_dim") or WIDTH // HEADS
-        pairs = int(head * rope.get("partial_rotary_factor", 1)) // 2
-        third = max(1, pairs // 3)
-        exact["rope_parameters"] = {**rope, "mrope_section": [pairs - 2 * third, third, third]}
-        if pairs == 2:
-            exact["rope_parameters"]["mrope_section"] = [1, 1, 0]
+        exact["rope_parameters"] = (
+            {kind: _sections(each, head) for kind, each in rope.items()}
+            if any(isinstance(each, dict) for each in rope.values())
+            else _sections(rope, head)
+        )
     return exact
+
+
+def _sections(rope: dict[str, Any], head: int) -> dict[str, Any]:
+    """Rotary settings whose sections, of time, height and width, share a head of that width."""
+    rope = {"rope_theta": 1e4, "rope_type": "default", **rope}
+    pairs = int(head * rope.get("partial_rotary_factor", 1)) // 2
+    third = (pairs + 1) // 3
+    return {**rope, "mrope_section": [third, third, pairs - 2 * third]}

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "shieldgemma2": {"mm_tokens_per_image": 4},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
     "time_series_transformer": {"prediction_length": 4, "num_time_features": 1, "context_length": 12, "lags_sequence": [1, 2]},
-    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2}},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0, "kv_n_heads": 2}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
     "clvp_encoder": {"hidden_size": 128},
     "clvp_decoder": {"hidden_size": 128},
     "esm": {"pad_token_id": 1, "mask_token_id": 5},
@@ -39,10 +39,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "superpoint": {"keypoint_decoder_dim": 65},
     "mobilevitv2": {"image_size": 128},
     "vipllava": {"vision_feature_layers": [-1, -2]},
-    "vitmatte": {"backbone_config": {"num_channels": 4}},
+    "vitmatte": {"backbone_config": {"num_channels": 4, "patch_size": 16, "image_size": 64}},
     "step3p5": {"sliding_window": 6},
     "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}},
-    "cohere_compass_text": {"rope_parameters": None},
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+            for kind in ("sliding_attention", "full_attention")
+        },
+    },
+    "cvt": {"depth": [1, 2, 3]},
+    "evolla": {
+        "protein_encoder_config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+        }
+    },
     "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
     "chmv2": {"backbone_config": {"return_class_token": True}},
     "nemotron_h": {"n_groups": 2},
@@ -52,8 +67,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 128},
     "moonshine_streaming": {"num_key_value_heads": 4},
     "pix2struct_text_model": {"initializer_range": 0.02},
-    "mllama_vision_model": {"intermediate_layers_indices": [0, 1]},
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
     "neomme": {"head_dim": 16},
+    "efficientnet": {"hidden_dim": 2560},
+    "align_vision_model": {"hidden_dim": 2560},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 20, "vision_end_token_id": 21},
+    "sam2_hiera_det_model": {"image_size": [64, 64], "window_size_per_stage": [4, 4, 2, 2], "global_attention_blocks": [5]},
+    "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    "sam2": {"image_size": 64},
     "hiera": {"image_size": [128, 128], "num_heads": [1, 2, 4, 8]},
     "levit": {"patch_size": 16, "image_size": 64},
     "gemma4_audio": {"subsampling_conv_channels": [16, 32]},
@@ -91,6 +112,11 @@ _POSITIONS = partial(torch.cartesian_prod, torch.arange(6), torch.arange(6))
 def _places() -> torch.Tensor:
     """Row and column of each of 36 patches, of two images."""
     return _POSITIONS().expand(2, -1, -1)
+
+
+def _between(first: int, last: int) -> torch.Tensor:
+    """Which of a text's tokens stand for an image."""
+    return torch.arange(11).expand(2, -1).ge(first) & torch.arange(11).expand(2, -1).lt(last)
 
 
 # Inputs that the rules do not make, or None for those that are not given.
@@ -144,7 +170,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "musicgen_melody_decoder": {"input_ids": _ids((8, 11))},
     "paddleocr_vl": {"pixel_values": _floats(32, 3, 8, 8)},
     "paddleocr_vl_vision": {"pixel_values": _floats(1, 32, 3, 8, 8)},
-    "pi0": {"pixel_values": _floats(2, 3, 32, 32), "pixel_attention_mask": _ones(2, 1), "state": _floats(2, 32), "actions": _floats(2, 50, 32)},
+    "pi0": {"pixel_values": _floats(2, 3, 32, 32), "pixel_attention_mask": _ones(2, 1), "state": _floats(2, 32), "actions": _floats(2, 32, 32)},
     "granite_speech5_encoder": {"input_features": _floats(2, 128, 64)},
     "granite_speech5_ctc": {"input_features": _floats(2, 128, 64)},
     "gemma4_vision": {"pixel_values": _floats(2, 36, 192), "pixel_position_ids": _places},
@@ -164,9 +190,33 @@ INPUTS: dict[str, dict[str, Any]] = {
         "aftercnn_lens": partial(torch.tensor, [32, 32]),
     },
     "qwen3_omni_moe_audio_encoder": {"input_features": _floats(16, 128), "feature_lens": partial(torch.tensor, [64, 64])},
+    "audio-spectrogram-transformer": {"input_values": _floats(2, 128, 16)},
+    "musicgen": {"decoder_input_ids": _ids((8, 7))},
+    "musicgen_melody": {"input_features": _floats(2, 20, 12), "decoder_input_ids": _ids((8, 7))},
+    "kosmos-2": {"image_embeds_position_mask": partial(_between, 1, 5)},
+    "perceiver": {"input_ids": None, "inputs": _ids((2, 11))},
+    "evolla": {"protein_input_ids": _ids((2, 9)), "protein_attention_mask": _ones(2, 9)},
+    "qwen3_omni_moe_thinker": {"input_features": None, "feature_attention_mask": None},
+    "qwen2_5_omni_thinker": {"input_features": None, "feature_attention_mask": None},
+    "gemma4_unified": {"pixel_values": _floats(2, 36, 1728), "image_position_ids": _places, "input_features": None},
+    "glm_image": {"pixel_values": None, "image_grid_thw": None},
+    "granite_docling": {"pixel_values": _floats(2, 3, 32, 32), "pixel_attention_mask": _ones(2, 32, 32)},
+    **{
+        codec: {"input_values": _floats(2, 1, 1920)}
+        for codec in (
+            "dac",
+            "pe_audio",
+            "pe_audio_encoder",
+            "vibevoice_acoustic_tokenizer",
+            "vibevoice_acoustic_tokenizer_encoder",
+            "xcodec",
+        )
+    },
+    "neomme": {"pixel_values": None, "image_grid_thw": None},
+    "kosmos_2_5_vision_model": {"attention_mask": None},
     "seggpt": {"prompt_pixel_values": _floats(2, 3, 32, 32), "prompt_masks": _floats(2, 3, 32, 32)},
     "speech_to_text": {"input_features": _floats(2, 64, 16)},
-    "tvp": {"pixel_values": _floats(2, 4, 3, 32, 32)},
+    "tvp": {"pixel_values": _floats(2, 48, 3, 32, 32)},
     "video_llama_3": {"image_merge_sizes": _ones(2)},
     "video_llama_3_vision": {"merge_sizes": _ones(2)},
     "xclip": {"pixel_values": _floats(2, 8, 3, 32, 32)},

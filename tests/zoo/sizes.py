@@ -29,9 +29,13 @@ FRAMES = 128  # of speech, and so the most positions that are needed
 _RULES: tuple[tuple[Any, ...], ...] = (
     (r"ignore|dropout|_prob$|loss|cost|kernel|stride|dilation|rates?$|ratio|factor|bias", None),
     (r"temporal_patch|merge|num_channels|in_chans|^channels$|audio_channels|input_channels", None),
-    (r"chunk_size_feed|pretraining_tp|num_labels|block_size$|time_step|temperature", None),
+    (r"chunk_size_feed|pretraining_tp|^num_labels|block_size$|time_step|temperature", None),
+    (r"pos_emb_|num_encoder_blocks|window_size_per_stage", None),
+    (r"^hidden_size|d_latents|dim_per_stage", WIDTH, 4),
+    (r"heads_per_stage", HEADS, 1),
+    (r"blocks_per_stage|attends_per_block", LAYERS),
     (r"type_vocab|segment_types|modality_type", 2),
-    (r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb", VOCABULARY, 1),
+    (r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb|(bpe|wordpiece)_labels", VOCABULARY, 1),
     (r"(image|crop|spec|resolution|train|img)_?size(s)?$|^resolution$", IMAGE),
     (r"(^|_)patch_size$", 8),
     (r"sliding_window|local_attention$|attention_window|attention_chunk_size", 6),
@@ -50,18 +54,18 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"(key_value|kv|key|global_key_value|query_groups).*heads$|multi_query_group_num", HEADS // 2),
     (r"heads?$", HEADS, 1),
     (r"head_dim|d_kv$|kv_channels|head_size|dim_head|dim_per_head", WIDTH // HEADS),
-    (r"^(depths?|layers|n_layers?)$|_layers?$|num_blocks$|num_encoder_blocks|_depth$", LAYERS),
+    (r"^(depths?|layers|n_layers?)$|_layers?$|num_blocks$|_depth$", LAYERS),
     (r"rank$", 16),
     (r"num_filters", 4),
     (r"num_pos_feats", WIDTH // 2),
     (r"quer(y_tokens|ies)$|num_latents|n_latents|num_proposals|resampler_n", 6),
-    (r"intermediate|ffn|mlp_dim|feed_?forward|d_ff$|d_inner|dff$|linear_units|ff_dim", INNER),
+    (r"intermediate|ffn|mlp_dim|feed_?forward|d_ff$|d_inner|dff$|linear_units|dim_ff", INNER),
     (r"n_mels|mel_bins|^input_dim$|projection_input_dim|input_feat|feature_size$", 16),
     (r"(size|dims?|channels?|d_model|n_embd|width|filters|features|units|dimension)s?$|planes$", WIDTH, 4),
     
 )
 _ID = re.compile(r"(token|_start|_end|_bos|_eos|_pad|patch|codec)_?(id|index|ids)$|_id$")
-_NEEDED = re.compile(r"(^|_)head_dim$|vocab_size$|experts|(image|audio)_token_(id|index)$")  # where None is no answer
+_NEEDED = re.compile(r"(^|_)head_dim$|vocab_size$|experts|(image|audio|video)_token_(id|index)$")  # where None is no answer
 _TAKEN = ("out_features", "out_indices")  # what a backbone gives to the model around it
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "encoder_layers")
 
@@ -177,7 +181,8 @@ def _layers(
     }
     if count is None or not lists or "depths" in settings:
         return {}
-    kinds = [repr(kind) for kind in zip(*lists.values(), strict=True)]
+    named = [v for v in lists.values() if not any(type(each) is int for each in v)]
+    kinds = [repr(kind) for kind in zip(*(named or lists.values()), strict=True)]
     kept = sorted({kinds.index(kind) for kind in kinds} | {0, len(kinds) - 1})
     cut = {name: _shrunk(name, [v[i] for i in kept], ids) for name, v in lists.items()}
     return cut | {count: len(kept)}

@@ -1,6 +1,6 @@
 """Builds every model type, runs it, prints the counts and writes runs/zoo.json.
 
-    PYTHONPATH=tests python -m zoo [model types]
+PYTHONPATH=tests python -m zoo [model types]
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
 
 from transformers import CONFIG_MAPPING
+
 from zoo.models import run
 from zoo.runs import each
 
@@ -25,11 +30,12 @@ def main() -> None:
         outcomes[model_type] = outcome
         if outcome != "ok":
             print(f"{model_type}: {outcome}", flush=True)
-    folder = Path("runs")
-    folder.mkdir(exist_ok=True)
-    (folder / "zoo.json").write_text(json.dumps(outcomes, indent=1))
-    counts = Counter(outcome == "ok" for outcome in outcomes.values())
-    print(f"{counts[True]} of {len(outcomes)} run, {time.perf_counter() - began:.0f} s")
+    Path("runs").mkdir(exist_ok=True)
+    Path("runs/zoo.json").write_text(json.dumps(outcomes, indent=1) + "\n")
+    reasons = Counter(outcome.split(":")[0] for outcome in outcomes.values())
+    for reason, count in reasons.most_common():
+        print(f"{count:4} {reason}")
+    print(f"{len(outcomes)} model types, {time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

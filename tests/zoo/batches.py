@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from zoo.rows import INPUTS, PLACEHOLDERS
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from zoo.given import INPUTS, PLACEHOLDERS
 from zoo.sizes import FRAMES, SPECIAL, VOCABULARY
 
 BATCH = 2
 LENGTH = 11
-_MODALITIES = ("vision_config", "audio_config", "encoder_config", "text_config", "decoder_config")
 _GRID = (1, 4, 4)  # patches of one image: time, height, width
 
 
@@ -41,25 +41,26 @@ class Facts:
         return value[0] if isinstance(value, (list, tuple)) else value
 
 
-def _nested(config: Any) -> Any:
+def _nested(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    """A config and those within it, what sees and hears before what reads."""
     yield config
-    for name in sorted(config.sub_configs, key=lambda n: _MODALITIES.index(n) if n in _MODALITIES else 9):
+    for name in sorted(config.sub_configs, key=lambda name: ("text" in name, "audio" in name)):
         if getattr(config, name, None) is not None:
             yield from _nested(getattr(config, name))
 
 
 def inputs(model: PreTrainedModel, padding: str = "none") -> dict[str, Any]:
-    """`padding` is none, left or right, of the first row of text."""
+    """The same each time. `padding` is none, left or right, of the first row of text."""
     facts = Facts(model, padding)
-    row = INPUTS.get(model.config.model_type, {})
-    torch.manual_seed(1)
-    batch = {}
-    required = {name: make for name, make in _REQUIRED.items() if name in facts.required}
-    for name, make in {**_MAKERS, **required}.items():
-        if name in facts.names and name not in row and (made := make(facts)) is not None:
-            batch[name] = made
-    batch |= {name: make() for name, make in row.items() if make is not None}
-    return _with_placeholders(facts, batch)
+    given = INPUTS.get(model.config.model_type, {})
+    makers = _MAKERS | {n: make for n, make in _REQUIRED.items() if n in facts.required}
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        batch = {
+            n: make(facts) for n, make in makers.items() if n in facts.names and n not in given
+        }
+        batch |= {name: make() for name, make in given.items() if make is not None}
+    return _with_placeholders(facts, {n: value for n, value in batch.items() if value is not None})
 
 
 def _with_placeholders(facts: Facts, batch: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +83,12 @@ def _with_placeholders(facts: Facts, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 _PLACEHOLDERS = {
-    "image": ("image_token_id", "image_token_index", "image_patch_id", "media_placeholder_token_id"),
+    "image": (
+        "image_token_id",
+        "image_token_index",
+        "image_patch_id",
+        "media_placeholder_token_id",
+    ),
     "audio": ("audio_token_id", "audio_token_index", "speech_token_id"),
 }
 _MODALITY = {"image": {"pixel_values"}, "audio": {"input_features", "input_values"}}
@@ -93,9 +99,13 @@ def _features(model: PreTrainedModel, kind: str, batch: dict[str, Any]) -> int:
     """How many vectors of the text's width the model makes of the batch's images or sounds."""
     name = f"get_{kind}_features"
     # The innermost says its parameters, those around it pass on what they are given.
-    method = next((getattr(m, name) for m in reversed(list(model.modules())) if hasattr(m, name)), None)
+    method = next(
+        (getattr(m, name) for m in reversed(list(model.modules())) if hasattr(m, name)), None
+    )
     names = inspect.signature(method).parameters if method else {}
-    given = {name: value for name, value in batch.items() if name in names and name != "attention_mask"}
+    given = {
+        name: value for name, value in batch.items() if name in names and name != "attention_mask"
+    }
     if method is None or not given:
         return 0
     with torch.no_grad():
@@ -116,7 +126,8 @@ def _ids(facts: Facts) -> Tensor:
 
 
 def _mask(facts: Facts) -> Tensor | None:
-    if facts.model.main_input_name not in ("input_ids", "inputs_embeds") and "input_ids" not in facts.names:
+    text = {"input_ids", "inputs_embeds"} & {*facts.names, facts.model.main_input_name}
+    if not text and "attention_mask" not in facts.required:
         return None
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     if facts.padding != "none":
@@ -159,7 +170,12 @@ def _pixels(facts: Facts) -> Tensor:
 def _videos(facts: Facts) -> Tensor | None:
     if facts.model.main_input_name != "pixel_values_videos":
         return None
-    return torch.randn(BATCH, facts.number("num_frames", "frames_per_clip", default=4), _channels(facts), *_size(facts))
+    return torch.randn(
+        BATCH,
+        facts.number("num_frames", "frames_per_clip", default=4),
+        _channels(facts),
+        *_size(facts),
+    )
 
 
 def _grid(facts: Facts) -> Tensor:
@@ -176,7 +192,16 @@ def _mels(facts: Facts) -> Tensor:
     return torch.randn(BATCH, *((bins, frames) if channels_first else (frames, bins)))
 
 
-_BINS = ("num_mel_bins", "n_mels", "mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size", "input_dim", "feature_projection_input_dim")
+_BINS = (
+    "num_mel_bins",
+    "n_mels",
+    "mel_bins",
+    "feature_size",
+    "input_feat_per_channel",
+    "input_feat_size",
+    "input_dim",
+    "feature_projection_input_dim",
+)
 
 
 def _mel_mask(facts: Facts) -> Tensor:
@@ -202,10 +227,12 @@ def _zeros(facts: Facts) -> Tensor:
     return torch.zeros(BATCH, LENGTH, dtype=torch.long)
 
 
-def _sizes(facts: Facts) -> Tensor:
+def _sizes(facts: Facts) -> Tensor | None:
+    """Of images in tiles, or for a tower that takes any size."""
     if facts.field("image_grid_pinpoints"):
         return torch.tensor([[32, 60]] * BATCH)
-    return torch.tensor([_size(facts)] * BATCH)
+    pixtral = any(config.model_type == "pixtral" for config in facts.configs)
+    return torch.tensor([_size(facts)] * BATCH) if pixtral else None
 
 
 def _states(facts: Facts) -> Tensor:
@@ -222,9 +249,8 @@ def _patches_mask(facts: Facts) -> Tensor | None:
 
 
 def _series(facts: Facts) -> Tensor:
-    length = facts.number("context_length", default=32)
-    channels = facts.number("num_input_channels", default=1)
-    return torch.randn(BATCH, length, channels) if "num_input_channels" in vars(facts.model.config) else torch.randn(BATCH, length)
+    length, channels = facts.number("context_length", default=32), facts.field("num_input_channels")
+    return torch.randn(BATCH, length, *([channels] if channels else []))
 
 
 def _flattened(facts: Facts) -> Tensor:
@@ -235,7 +261,9 @@ def _flattened(facts: Facts) -> Tensor:
 
 
 # Only for a forward that cannot do without.
-_REQUIRED = dict.fromkeys(("hidden_states", "inputs_embeds", "query_embeds", "context", "patch_embeds"), _states)
+_REQUIRED = dict.fromkeys(
+    ("hidden_states", "inputs_embeds", "query_embeds", "context", "patch_embeds"), _states
+)
 _MAKERS: dict[str, Callable[[Facts], Any]] = {
     "input_ids": _ids,
     "attention_mask": _mask,

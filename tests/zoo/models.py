@@ -9,12 +9,12 @@ import re
 
 import torch
 import transformers
+from tiny import spread
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
+
 from zoo.batches import inputs
 from zoo.sizes import tiny
-
-from tiny import spread
 
 MOST = 8_000_000  # parameters; almost all have fewer than half a million
 _FIRST = (
@@ -39,26 +39,40 @@ class NotBuilt(Exception):
 
 def _mappings() -> list[dict[str, str | tuple[str, ...]]]:
     """Of the Auto classes, the heads that write or classify first."""
-    names = [name for name in vars(modeling_auto) if name.startswith("MODEL_") and name.endswith("MAPPING_NAMES")]
+    names = [
+        name
+        for name in vars(modeling_auto)
+        if name.startswith("MODEL_") and name.endswith("MAPPING_NAMES")
+    ]
     first = [f"MODEL_FOR_{head}_MAPPING_NAMES" for head in _FIRST]
     rest = [name for name in names if name not in (*first, *_LAST, *_NEVER)]
     return [getattr(modeling_auto, name) for name in (*first, *rest, *_LAST, *_NEVER)]
 
 
 def model_class(model_type: str) -> type[PreTrainedModel]:
-    """The class of the first Auto mapping that has the type, else a class of its own file."""
+    """The class of the first Auto mapping that has the type and takes its config (a head may take
+    that of a part), else a class of the type's own files, else the first mapping's class."""
     config_class = CONFIG_MAPPING[model_type]
-    for mapping in _mappings():
-        if model_type in mapping:
-            names = mapping[model_type]
-            name = names if isinstance(names, str) else names[0]
-            found = getattr(transformers, name, None)
-            # The head of a part of the model has the part's config.
-            if found is not None and issubclass(config_class, found.config_class or config_class):
-                return found
-    own = [
+    names = [mapping[model_type] for mapping in _mappings() if model_type in mapping]
+    names = [name if isinstance(name, str) else name[0] for name in names]
+    mapped = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
+    exact = [each for each in mapped if issubclass(config_class, each.config_class or config_class)]
+    classes = exact[:1] or _own(config_class)[-1:] or mapped[:1]
+    if not classes:
+        raise NotBuilt("no model class")
+    if classes[0].forward is torch.nn.Module.forward:
+        raise NotBuilt(f"{classes[0].__name__} has no forward")
+    return classes[0]
+
+
+def _own(config_class: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
+    """The classes of the files beside a config's that take it."""
+    package = config_class.__module__.rpartition(".")[0]
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    files = [f"{package}.{each.name}" for each in found if each.name.startswith("modeling_")]
+    return [
         each
-        for file in _files(config_class)
+        for file in files
         for each in vars(importlib.import_module(file)).values()
         if inspect.isclass(each)
         and issubclass(each, PreTrainedModel)
@@ -66,23 +80,15 @@ def model_class(model_type: str) -> type[PreTrainedModel]:
         and each.config_class is config_class
         and each.forward is not torch.nn.Module.forward
     ]
-    if not own:
-        raise NotBuilt("no model class")
-    return own[-1]
-
-
-def _files(config_class: type[PreTrainedConfig]) -> list[str]:
-    """The modeling files beside a config's."""
-    package = config_class.__module__.rpartition(".")[0]
-    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return [f"{package}.{each.name}" for each in found if each.name.startswith("modeling_")]
 
 
 def build(model_type: str) -> PreTrainedModel:
-    """A random tiny model, in eval mode."""
-    torch.manual_seed(0)
+    """A random tiny model, the same each time, in eval mode."""
     try:
-        model = model_class(model_type)(tiny(model_type))
+        kind, config = model_class(model_type), tiny(model_type)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = kind(config)
     except ImportError as error:
         package = re.search(r"requires the (\S+) library", str(error))
         raise NotBuilt(f"needs {package[1]}" if package else str(error)) from None
@@ -94,7 +100,7 @@ def build(model_type: str) -> PreTrainedModel:
 
 
 def run(model_type: str) -> str:
-    """"ok" where the model runs on its inputs, padded too where they are text, without a NaN."""
+    """The word ok, where the model runs on its inputs, padded too if they are text."""
     model = build(model_type)
     for padding in ("none", "left", "right"):
         batch = inputs(model, padding)

@@ -15,8 +15,7 @@ def _one(check: Callable[[str], str], model_type: str, told: Connection) -> None
     try:
         told.send(check(model_type))
     except BaseException as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told.send(f"{type(error).__name__}: {' '.join(lines)[:200]}")
+        told.send(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
 
 def each(

@@ -12,7 +12,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
-from zoo.rows import SETTINGS, SHAPE
+
+from zoo.settings import SETTINGS, SHAPE
 
 VOCABULARY = 64
 SPECIAL = 32  # ids below it are kept for special tokens
@@ -35,7 +36,11 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"heads_per_stage", HEADS, 1),
     (r"blocks_per_stage|attends_per_block", LAYERS),
     (r"type_vocab|segment_types|modality_type", 2),
-    (r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb|(bpe|wordpiece)_labels", VOCABULARY, 1),
+    (
+        r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb|(bpe|wordpiece)_labels",
+        VOCABULARY,
+        1,
+    ),
     (r"(image|crop|spec|resolution|train|img)_?size(s)?$|^resolution$", IMAGE),
     (r"(^|_)patch_size$", 8),
     (r"sliding_window|local_attention$|attention_window|attention_chunk_size", 6),
@@ -43,7 +48,10 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"window", 4),
     (r"rotary_dim$", WIDTH // HEADS // 2),
     (r"upsample_groups", WIDTH),
-    (r"max_.*position|n_positions|max_seq|position_embedding_size|n_ctx|_positions$|max_len", FRAMES),
+    (
+        r"max_.*position|n_positions|max_seq|position_embedding_size|n_ctx|_positions$|max_len",
+        FRAMES,
+    ),
     (r"num_position_embeddings|num_patches", (IMAGE // 8) ** 2),
     (r"experts_per_tok|moe_topk|moe_k$|top_k_experts|experts_top_k", 2),
     (r"shared_experts", 1),
@@ -61,11 +69,16 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"quer(y_tokens|ies)$|num_latents|n_latents|num_proposals|resampler_n", 6),
     (r"intermediate|ffn|mlp_dim|feed_?forward|d_ff$|d_inner|dff$|linear_units|dim_ff", INNER),
     (r"n_mels|mel_bins|^input_dim$|projection_input_dim|input_feat|feature_size$", 16),
-    (r"(size|dims?|channels?|d_model|n_embd|width|filters|features|units|dimension)s?$|planes$", WIDTH, 4),
-    
+    (
+        r"(size|dims?|channels?|d_model|n_embd|width|filters|features|units|dimension)s?$|planes$",
+        WIDTH,
+        4,
+    ),
 )
 _ID = re.compile(r"(token|_start|_end|_bos|_eos|_pad|patch|codec)_?(id|index|ids)$|_id$")
-_NEEDED = re.compile(r"(^|_)head_dim$|vocab_size$|experts|(image|audio|video)_token_(id|index)$")  # where None is no answer
+_NEEDED = re.compile(
+    r"(^|_)head_dim$|vocab_size$|experts|(image|audio|video)_token_(id|index)$"
+)  # where None is no answer
 _TAKEN = ("out_features", "out_indices")  # what a backbone gives to the model around it
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "encoder_layers")
 
@@ -163,20 +176,22 @@ def _stages(settings: dict[str, Any]) -> dict[str, Any]:
     if not taken or not isinstance(settings.get("num_hidden_layers"), int):
         return {}
     count = max(LAYERS, len(taken))
+    if "out_features" not in settings:
+        return {"num_hidden_layers": count, "out_indices": list(range(len(taken)))}
     stages = [f"stage{i + 1}" for i in range(count)]
     return {"num_hidden_layers": count, "out_features": stages[-len(taken) :], "out_indices": None}
 
 
-def _layers(
-    full: dict[str, Any], settings: dict[str, Any], ids: dict[str, int]
-) -> dict[str, Any]:
+def _layers(full: dict[str, Any], settings: dict[str, Any], ids: dict[str, int]) -> dict[str, Any]:
     """One layer of each kind that the full-size config has: its lists that speak of every layer
     are cut to them."""
     count = next((n for n in _COUNTS if n in settings and isinstance(full.get(n), int)), None)
     lists = {
         name: list(each)
         for name, each in full.items()
-        if name in settings and isinstance(each, (list, tuple)) and len(each) == full.get(count or "")
+        if name in settings
+        and isinstance(each, (list, tuple))
+        and len(each) == full.get(count or "")
         if name not in SHAPE
     }
     if count is None or not lists or "depths" in settings:
@@ -195,12 +210,8 @@ def _exact(
     exact: dict[str, Any] = {}
     if "kv_lora_rank" in settings and "num_key_value_heads" in settings:
         exact["num_key_value_heads"] = HEADS
-    if "depths" in settings and isinstance(settings.get("embed_dim"), int):
-        exact["embed_dim"] = WIDTH // 2  # it doubles from stage to stage
     if "depths" in settings and "window_size" in settings:
         exact |= {"image_size": 4 * IMAGE, "window_size": 4}  # a window fits into the last stage
-    if "sliding_attention" in str(settings.get("layer_types")) and not settings.get("sliding_window", 1):
-        exact["sliding_window"] = 6
     if "mrope_section" in getattr(config_class, "ignore_keys_at_rope_validation", ()):
         rope = full.get("rope_parameters") or {}
         head = settings.get("head_dim") or WIDTH // HEADS

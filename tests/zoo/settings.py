@@ -1,0 +1,131 @@
+"""Settings of configs that the rules of `sizes` do not find, one row a model type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Lists that may be as long as there are layers, but speak of something else.
+SHAPE = ("image_size", "patch_size")
+
+# Settings of a config, wherever it occurs; a dict under the name of a nested config is that one's.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "autoformer": {
+        "prediction_length": 4,
+        "num_time_features": 1,
+        "context_length": 12,
+        "lags_sequence": [1, 2],
+        "moving_average": 5,
+    },
+    "bamba": {"attn_layer_indices": [1]},
+    "bit": {"num_groups": 4},
+    "bridgetower_text_model": {"num_attention_heads": 4},
+    "bridgetower_vision_model": {"hidden_size": 128},
+    "bros": {"hidden_size": 128, "num_attention_heads": 4},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "informer": {
+        "prediction_length": 4,
+        "num_time_features": 1,
+        "context_length": 12,
+        "lags_sequence": [1, 2],
+    },
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 16]},
+    "gemma3": {"mm_tokens_per_image": 4},
+    "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6, "mm_tokens_per_image": 4},
+    "t5gemma2_encoder": {"mm_tokens_per_image": 4},
+    "time_series_transformer": {
+        "prediction_length": 4,
+        "num_time_features": 1,
+        "context_length": 12,
+        "lags_sequence": [1, 2],
+    },
+    "dbrx": {
+        "attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0, "kv_n_heads": 2},
+        "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "clvp_encoder": {"hidden_size": 128},
+    "clvp_decoder": {"hidden_size": 128},
+    "esm": {"pad_token_id": 1, "mask_token_id": 5},
+    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
+    "lilt": {"hidden_size": 96},
+    "superpoint": {"keypoint_decoder_dim": 65},
+    "mobilevitv2": {"image_size": 128},
+    "vipllava": {"vision_feature_layers": [-1, -2]},
+    "vitmatte": {"backbone_config": {"num_channels": 4, "patch_size": 16, "image_size": 64}},
+    "step3p5": {"sliding_window": 6},
+    "paddleocr_vl_text": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    },
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+            for kind in ("sliding_attention", "full_attention")
+        },
+    },
+    "cvt": {"depth": [1, 2, 3]},
+    "evolla": {
+        "protein_encoder_config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+        }
+    },
+    "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+    "chmv2": {"backbone_config": {"return_class_token": True}},
+    "nemotron_h": {"n_groups": 2},
+    "diffusion_gemma_text": {"moe_intermediate_size": 64, "top_k_experts": 2},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 20, "vision_end_token_id": 21},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 128},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+    "neomme": {"head_dim": 16},
+    "efficientnet": {"hidden_dim": 2560},
+    "align_vision_model": {"hidden_dim": 2560},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 20, "vision_end_token_id": 21},
+    "sam2_hiera_det_model": {
+        "image_size": [64, 64],
+        "embed_dim_per_stage": [32, 64, 128, 256],
+        "window_size_per_stage": [4, 4, 2, 2],
+        "global_attention_blocks": [6],
+    },
+    "sam2_vision_model": {
+        "backbone_channel_list": [256, 128, 64, 32],
+        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+    },
+    "glpn": {"num_encoder_blocks": 2},
+    "seggpt": {"image_size": [64, 32]},
+    "lw_detr": {"projector_scale_factors": [1.0]},
+    "muse_spark_audio": {"num_hidden_layers": 4},
+    "neucodec": {"encoder_hidden_size": 4},
+    "xcodec2": {"encoder_hidden_size": 4},
+    "pp_doclayout_v2": {"class_thresholds": [0.5, 0.5]},
+    "sam2": {"image_size": 64},
+    "hiera": {"image_size": [128, 128], "num_heads": [1, 2, 4, 8]},
+    "levit": {"patch_size": 16, "image_size": 64},
+    "gemma4_audio": {"subsampling_conv_channels": [16, 32]},
+    "kosmos-2": {"latent_query_num": 4},
+    "molmo2_adapter": {"vision_feature_layer": [-1, -2]},
+    "tvp": {"visual_prompt_size": 4},
+    "chameleon": {"vocabulary_map": {"<image>": 8}},
+    "emu3": {"vocabulary_map": {"<image>": 8}},
+    "t5gemma2_text": {"dropout_rate": 0.0},
+    "t5gemma2_decoder": {"dropout_rate": 0.0},
+    "xmod": {"default_language": "en_XX"},
+    "aria": {"projector_patch_to_query_dict": {16: 4}},
+    "nemotron": {"num_key_value_heads": 2},
+}

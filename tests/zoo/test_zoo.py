@@ -1,0 +1,84 @@
+"""The hard kinds of the zoo, each built and run; and what becomes of a check that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING
+
+from zoo.batches import inputs
+from zoo.models import NotBuilt, build, model_class, run, tensors
+from zoo.runs import each
+from zoo.sizes import tiny
+
+HARD = (
+    "deepseek_v3",  # values of another width than keys, experts
+    "detr",  # a backbone, and a nested config that is None unless it is said
+    "gemma3",  # image tokens among the text, two kinds of layers
+    "gemma4_text",  # layers of different widths
+    "jamba",  # layers without attention
+    "qwen2_5_vl",  # grids of patches, rotary sections
+    "swin",  # a hierarchy of windows
+    "whisper",
+)
+
+
+@pytest.mark.parametrize("model_type", HARD)
+def test_a_hard_kind_is_built_and_runs_with_every_padding(model_type: str) -> None:
+    assert run(model_type) == "ok"
+
+
+def test_a_model_and_its_inputs_are_the_same_each_time() -> None:
+    outputs = []
+    for _ in range(2):
+        model = build("t5")
+        outputs.append(tensors(model(**inputs(model, "left")))[0][1])
+        torch.rand(1)
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3_text", "gpt_oss", "qwen3_next"])
+def test_each_kind_of_layer_is_kept(model_type: str) -> None:
+    full, small = CONFIG_MAPPING[model_type](), tiny(model_type)
+    assert set(small.layer_types) == set(full.layer_types)
+    assert len(small.layer_types) == small.num_hidden_layers < full.num_hidden_layers
+
+
+def test_a_generating_head_comes_first() -> None:
+    names = {
+        each: model_class(each).__name__ for each in ("llama", "bert", "vit", "siglip_text_model")
+    }
+    assert names == {
+        "llama": "LlamaForCausalLM",
+        "bert": "BertForMaskedLM",
+        "vit": "ViTForImageClassification",
+        "siglip_text_model": "SiglipTextModel",
+    }
+
+
+def test_a_type_without_a_model_is_refused_with_the_reason() -> None:
+    with pytest.raises(NotBuilt, match="no model class"):
+        build("nougat")
+
+
+def _go_wrong(model_type: str) -> str:
+    if model_type == "hangs":
+        time.sleep(60)
+    if model_type == "crashes":
+        os._exit(3)
+    if model_type == "raises":
+        raise ValueError("one\n  two")
+    return "ok"
+
+
+def test_no_check_takes_the_others_with_it() -> None:
+    types = ("hangs", "crashes", "raises", "works")
+    assert dict(each(_go_wrong, types, seconds=1)) == {
+        "hangs": "over 1 s",
+        "crashes": "the process ended with 3",
+        "raises": "ValueError: one two",
+        "works": "ok",
+    }

@@ -181,6 +181,17 @@ INPUTS: dict[str, dict[str, Any]] = {
     "kosmos_2_5_vision_model": {"attention_mask": None},
     "granite_speech_encoder": {"hidden_states": _floats(2, 11, 16)},
     "granite_speech_plus_encoder": {"hidden_states": _floats(2, 11, 16)},
+    "omdet-turbo": {
+        "classes_input_ids": _ids((4, 5)),
+        "classes_attention_mask": _ones(4, 5),
+        "classes_structure": partial(torch.tensor, [2, 2]),
+        "tasks_input_ids": _ids((2, 5)),
+        "tasks_attention_mask": _ones(2, 5),
+    },
+    **{
+        model_type: {"input_features": _floats(2, 16, 128), "input_features_mask": _ones(2, 128)}
+        for model_type in ("qwen3_asr", "qwen3_asr_encoder")
+    },
     "oneformer": {"task_inputs": _ids((2, 77))},
     "seggpt": {
         "pixel_values": _floats(2, 3, 32, 32),

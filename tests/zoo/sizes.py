@@ -28,7 +28,10 @@ FRAMES = 128  # of speech, and so the most positions that are needed
 # None: the default is kept. A third entry: what is larger than that becomes the size, which is so
 # for what must be equal or divide; one and three are a channel's and a colour's.
 _RULES: tuple[tuple[Any, ...], ...] = (
-    (r"ignore|dropout|_prob$|loss|cost|kernel|stride|dilation|rates?$|ratio|factor|bias", None),
+    (
+        r"patch_sizes|ignore|dropout|_prob$|loss|cost|kernel|stride|dilation|rates?$|ratio|factor|bias",
+        None,
+    ),
     (r"temporal_patch|merge|num_channels|in_chans|^channels$|audio_channels|input_channels", None),
     (r"chunk_size_feed|pretraining_tp|^num_labels|block_size$|time_step|temperature", None),
     (r"pos_emb_|num_encoder_blocks|window_size_per_stage", None),
@@ -68,7 +71,7 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"num_pos_feats", WIDTH // 2),
     (r"quer(y_tokens|ies)$|num_latents|n_latents|num_proposals|resampler_n", 6),
     (r"intermediate|ffn|mlp_dim|feed_?forward|d_ff$|d_inner|dff$|linear_units|dim_ff", INNER),
-    (r"n_mels|mel_bins|^input_dim$|projection_input_dim|input_feat|feature_size$", 16),
+    (r"n_mels|mel_bins|^input_dim$|projection_input_dim|input_feat|^feature_size$", 16),
     (
         r"(size|dims?|channels?|d_model|n_embd|width|filters|features|units|dimension)s?$|planes$",
         WIDTH,

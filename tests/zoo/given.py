@@ -192,6 +192,8 @@ INPUTS: dict[str, dict[str, Any]] = {
         model_type: {"input_features": _floats(2, 16, 128), "input_features_mask": _ones(2, 128)}
         for model_type in ("qwen3_asr", "qwen3_asr_encoder")
     },
+    "nemotron3_diarization_audio": {"attention_mask": None},
+    "nemotron3_5_transcribe_asr_audio": {"attention_mask": None},
     "oneformer": {"task_inputs": _ids((2, 77))},
     "seggpt": {
         "pixel_values": _floats(2, 3, 32, 32),

@@ -7,6 +7,9 @@ saved with the adapter. PEFT itself is imported only when an adapter is loaded.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from .attention import is_filter_key
 from .errors import refusal
 from .variants import GraphFilter
 
+CONFIG_NAME = "adapter_config.json"  # the file that makes a folder an adapter's
 BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
 
 
@@ -31,8 +35,16 @@ def refuse_adapted(model: nn.Module, remedy: str) -> None:
 
 
 def base_model(model: Any) -> Any:
-    """The transformers model inside PEFT's wrapper; a model without a wrapper is its own base."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    """The transformers model inside PEFT's wrapper; a model without a wrapper is its own base.
+
+    Raises:
+        GraphAttentionError: it is another module, or something else wraps it.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if isinstance(base, nn.Module) and not hasattr(base, "base_model_prefix"):
+        remedy = "Pass the model itself, without what wraps it."
+        raise refusal("model", type(base).__name__, "a transformers model", remedy)
+    return base
 
 
 def original_filter(graph_filter: Any) -> GraphFilter:
@@ -50,7 +62,7 @@ def active_filter(graph_filter: Any) -> GraphFilter:
 
 def is_adapter_folder(folder: Path) -> bool:
     """Whether PEFT saved an adapter here."""
-    return (folder / "adapter_config.json").is_file()
+    return (folder / CONFIG_NAME).is_file()
 
 
 def saved_filters(path: str, where: dict[str, Any]) -> tuple[list[str], dict[str, Tensor]]:
@@ -72,6 +84,28 @@ def saved_filters(path: str, where: dict[str, Any]) -> tuple[list[str], dict[str
 def load_adapter(model: nn.Module, path: str, **kwargs: Any) -> Any:
     """PEFT's own loading: the `PeftModel` of `model` and a saved adapter."""
     return _peft().PeftModel.from_pretrained(model, path, **kwargs)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """In this context an error leaves the model as it was: PEFT changes it before it has read all.
+
+    What is restored are the modules' attributes and which parameters are trained, not tensors.
+    """
+    before = []
+    for attributes in map(vars, model.modules()):
+        kept = {n: copy.copy(v) if isinstance(v, dict) else v for n, v in attributes.items()}
+        before.append((attributes, kept))
+    trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    try:
+        yield
+    except Exception:
+        for attributes, kept in before:
+            attributes.clear()
+            attributes.update(kept)
+        for parameter, requires_grad in trained.items():
+            parameter.requires_grad_(requires_grad)
+        raise
 
 
 def _peft() -> Any:

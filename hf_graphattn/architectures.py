@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
+import torch
 from torch import nn
 
 
@@ -67,6 +68,11 @@ class AttentionModule:
     module: nn.Module
     num_heads: int
     is_self_attention: bool
+
+    @property
+    def device(self) -> torch.device:
+        """That of its parameters. torch's dynamic quantisation leaves none, and needs the CPU."""
+        return next((each.device for each in self.module.parameters()), torch.device("cpu"))
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:

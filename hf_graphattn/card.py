@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedModel
 
+from .adapters import base_model as base_of
+from .configs import ENTRY
+from .errors import GraphAttentionError, refusal
 from .filters import read_config
 from .reporting import report
 from .variants import VariantConfig
+from .variants.base import is_sequence
 
 TAGS = ("hf_graphattn", "graph-filter-attention")
 
@@ -39,14 +45,27 @@ def model_card(
         results: a `huggingface_hub.EvalResult` for each metric.
 
     Raises:
-        GraphAttentionError: the model is not patched.
+        GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
-    config = read_config(model)
-    base_model = base_model or hub_id(model.config.graph_attn.get("base_model"))
-    datasets, tags = ([x] if isinstance(x, str) else x for x in (datasets, tags))
+    config, entry = read_config(model), getattr(base_of(model).config, ENTRY, None)
+    if entry is None:
+        raise GraphAttentionError(
+            f"only a part of {type(model).__name__} is patched, so that its config.json would not "
+            f"say so. Unpatch the part, and patch the whole model."
+        )
+    repo_id = checked_id("repo_id", repo_id)
+    if base_model is not None:
+        base_model = checked_id("base_model", base_model)
+    else:
+        base_model = hub_id(entry.get("base_model"))
+    if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
+        raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
+    datasets, tags = _lines("datasets", datasets), _lines("tags", tags)
+    for name, value in {"language": language, "license": license}.items():
+        _lines(name, [] if value is None else [value])
     data = ModelCardData(
         base_model=base_model,
-        datasets=list(datasets) or None,
+        datasets=datasets or None,
         eval_results=list(results) or None,
         language=language,
         library_name="transformers",
@@ -109,12 +128,32 @@ def _number(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def hub_id(name: str | None) -> str | None:
+def hub_id(name: object) -> str | None:
     """`name`, if it can be a hub repository and is not a local path; else None."""
-    if not name or os.path.exists(name):
-        return None
     try:
-        validate_repo_id(name)
-    except HFValidationError:
+        found = checked_id("name", name)
+    except GraphAttentionError:
         return None
-    return name
+    return None if os.path.exists(found) else found
+
+
+def checked_id(what: str, name: object) -> str:
+    """`name`, if it can be the name of a hub repository.
+
+    Raises:
+        GraphAttentionError: it cannot.
+    """
+    with contextlib.suppress(HFValidationError):
+        if isinstance(name, str):
+            validate_repo_id(name)
+            return name
+    allowed = "the name of a hub repository: user/name, or name, of letters, digits, '-', '_', '.'"
+    raise refusal(what, name, allowed)
+
+
+def _lines(what: str, given: Any) -> list[str]:
+    """The text, or texts, that a field of the card has."""
+    texts = [given] if isinstance(given, str) else given
+    if is_sequence(texts) and all(isinstance(t, str) and t and t.isprintable() for t in texts):
+        return list(texts)
+    raise refusal(what, given, "a text of one line, or a sequence of such texts")

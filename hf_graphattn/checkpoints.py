@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.utils import (
@@ -37,6 +40,29 @@ def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 def find_file(path: str, name: str, where: dict[str, Any]) -> str | None:
     """The local path of a file in a folder or repository; None if it is not there."""
     return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """In this context what a checkpoint's files say wrongly is a `GraphAttentionError` with `path`.
+
+    Errors of the machine (no such file, no network, no memory, a package that is missing) stay.
+    """
+    try:
+        yield
+    except GraphAttentionError as error:
+        if path not in str(error):
+            error.args = (f"{path!r} cannot be loaded: {error}",)
+        raise
+    except (ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and path in str(error):
+            raise
+        raise GraphAttentionError(
+            f"{path!r} cannot be loaded: {type(error).__name__}: {error}. Its files are damaged, "
+            f"were edited, or belong to another model; or an argument is wrong."
+        ) from error
 
 
 def read_filter_tensors(

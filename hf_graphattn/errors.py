@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+SHOWN = 300  # characters of a value, at most: the text of a model has thousands
+
 
 class GraphAttentionError(ValueError):
     """What hf_graphattn raises. It is a `ValueError`, so that callers need not know this name."""
@@ -13,8 +17,24 @@ def refusal(what: str, got: object, allowed: str, remedy: str = "") -> GraphAtte
     return GraphAttentionError(f"{message} {remedy}".rstrip())
 
 
+def path_text(what: str, path: object) -> str:
+    """The text of a path, or of the name of a repository.
+
+    Raises:
+        GraphAttentionError: it is neither text nor a path, or no file can have this name.
+    """
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+        if isinstance(text, str) and text and b"\0" not in os.fsencode(text):
+            return text
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise refusal(what, path, "the path of a folder, or the name of a repository, as text or Path")
+
+
 def _shown(got: object) -> str:
     try:
-        return repr(got)
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        return f"{type(got).__name__} of very many digits"
+        text = repr(got)
+    except Exception as error:  # Python prints no integer of more than 4300 digits
+        return f"{type(got).__name__} that cannot be printed ({error})"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -22,9 +22,9 @@ from transformers import PreTrainedModel
 from .adapters import base_model, original_filter, refuse_adapted
 from .architectures import self_attention_modules
 from .attention import FILTER
-from .checkpoints import HUB_ARGUMENTS, find_file
+from .checkpoints import HUB_ARGUMENTS, find_file, reading
 from .config_entry import make_entry, read_entry
-from .errors import GraphAttentionError
+from .errors import GraphAttentionError, path_text
 from .filter_tensors import CHECKSUM, checksum
 from .filters import graph_filters, read_config, refuse_no_model
 from .loading import load_filter_tensors
@@ -45,14 +45,14 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
         GraphAttentionError: the model is not patched.
     """
     config, filters = read_config(model), _base_filters(model)
+    path = Path(path_text("folder", folder)) / FILTERS_NAME
     tensors = {
         f"{name}.{FILTER}.{scalar}": whole(parameter.detach()).cpu().contiguous()
         for name, graph_filter in filters.items()
         for scalar, parameter in graph_filter.named_parameters()
     }
-    entry = make_entry(config) | {CHECKSUM: checksum(tensors.values())}
+    entry = make_entry(config) | {CHECKSUM: checksum(config, tensors.values())}
     about = {"graph_attn": entry, "shape": shape_of(model)}
-    path = Path(folder) / FILTERS_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(f".{uuid4().hex}.part")  # several processes may write the same
     save_file(tensors, aside, metadata={key: json.dumps(value) for key, value in about.items()})
@@ -80,9 +80,10 @@ def load_filters(
             already, or has other attention modules or heads. The model is then as it was.
     """
     refuse_no_model(model)
-    path = os.fspath(path_or_repo)
+    path = path_text("path_or_repo", path_or_repo)
     saved, shape, tensors = read_filters(path, kwargs)
-    variant = read_entry(saved, path)
+    with reading(path):
+        variant = read_entry(saved, path)
     refuse_adapted(model, "Load the filters before PEFT wraps the model.")
     own = shape_of(model)
     differing = [f"{n} {shape.get(n)}, here {own.get(n)}" for n in own if own[n] != shape.get(n)]

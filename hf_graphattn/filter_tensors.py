@@ -1,12 +1,14 @@
 """The filters' tensors as they are saved: what they must be, and the checksum beside them.
 
-The checksum is of the tensors in the order of the model's layers. Their names are not part of it: a
-base model and a model with a head name the same tensors differently.
+The checksum is of the variant's settings, and of the tensors in the order of the model's layers.
+Their names are not part of it: a base model and a model with a head name the same tensors
+differently.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,15 +17,16 @@ from torch import Tensor, nn
 
 from .adapters import is_adapted
 from .errors import GraphAttentionError
-from .filters import filter_parameters
+from .filters import filter_parameters, read_config
 from .parallel import whole
+from .variants import VariantConfig, variant_to_dict
 
 CHECKSUM = "checksum"  # the key of the entry "graph_attn"
 
 
-def checksum(tensors: Iterable[Tensor]) -> str:
-    """The SHA-256 of the tensors: their dtypes, shapes and bytes."""
-    digest = hashlib.sha256()
+def checksum(config: VariantConfig, tensors: Iterable[Tensor]) -> str:
+    """The SHA-256 of the settings, and of the tensors: their dtypes, shapes and bytes."""
+    digest = hashlib.sha256(json.dumps(variant_to_dict(config), sort_keys=True).encode())
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(
@@ -42,9 +45,9 @@ def checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict
     if getattr(model, "tp_size", None):  # transformers gathers them too: every process is here
         saved = [whole(each) for each in saved]
     are_whole = all(type(each) in (Tensor, nn.Parameter) and not each.is_meta for each in saved)
-    if not saved or not are_whole or is_adapted(model):
+    if not are_whole or is_adapted(model):
         return {}
-    return {CHECKSUM: checksum(saved)}
+    return {CHECKSUM: checksum(read_config(model), saved)}
 
 
 def refuse_damaged(tensors: Mapping[str, Tensor], path: str) -> None:
@@ -62,13 +65,12 @@ def refuse_damaged(tensors: Mapping[str, Tensor], path: str) -> None:
         )
 
 
-def refuse_changed(tensors: Iterable[Tensor], expected: object, path: str) -> None:
-    """Raise `GraphAttentionError` if a checksum was saved, and is not that of these tensors."""
-    found = checksum(tensors)
-    if expected is not None and expected != found:
+def refuse_changed(found: str, entry: Mapping[str, Any], path: str) -> None:
+    """Raise `GraphAttentionError` if a checksum was saved, and this one was found."""
+    if entry.get(CHECKSUM, found) != found:
         raise GraphAttentionError(
-            f"the filter tensors of {path!r} are not those that were saved: their checksum is "
-            f"{found!r}, and {expected!r} was written beside them. The file is damaged or was "
-            f"edited: save the model again. (Who edited it on purpose removes 'checksum' from the "
-            f"entry 'graph_attn'.)"
+            f"the filters of {path!r} are not those that were saved: the checksum of their "
+            f"settings and tensors is {found!r}, and {entry[CHECKSUM]!r} was written beside them. "
+            f"The folder is damaged or was edited: save the model again. (Who edited it on purpose "
+            f"removes 'checksum' from the entry 'graph_attn'.)"
         )

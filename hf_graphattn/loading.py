@@ -18,13 +18,14 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from .adapters import CONFIG_NAME
 from .attention import FILTER
-from .checkpoints import hub_arguments, read_filter_tensors
+from .checkpoints import find_file, hub_arguments, read_filter_tensors, reading
 from .config_entry import make_entry, read_entry
 from .configs import ENTRY, IMPLEMENTATION
-from .errors import GraphAttentionError, refusal
-from .filter_tensors import CHECKSUM, refuse_changed, refuse_damaged
-from .filters import filter_parameters
+from .errors import GraphAttentionError, path_text, refusal
+from .filter_tensors import checksum, refuse_changed, refuse_damaged
+from .filters import filter_parameters, read_config
 from .parallel import shared_as
 from .patching import patch_model
 from .saving import ASKS
@@ -61,25 +62,34 @@ def from_pretrained(
             "nothing, since a patched model has its own",
             "Use backend=... to choose how it is computed.",
         )
-    path = os.fspath(path_or_repo)
-    config, kwargs = _config(path, kwargs)
-    if getattr(config, "num_attention_heads", 1) == 0:
-        raise refusal(f"'num_attention_heads' in the config of {path!r}", 0, "at least 1")
-    saved = getattr(config, "graph_attn", None)
-    tensors = read_filter_tensors(
-        path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
-    )
-    variant = _variant(path, saved, graph_attn, bool(tensors))
-    asks = kwargs.pop(ASKS, None)
-    if asks is None:
-        asks = config.output_attentions or (saved or {}).get(ASKS, False)
-    _make_plain(config, bool(asks))
-    model, loaded = _load_plain(path, config, auto_class or _named_class(config, path), kwargs)
-    patch_model(model, variant, backend=backend)
-    if saved is not None:
-        load_filter_tensors(model, tensors, path, saved)
-        model.config.graph_attn = make_entry(variant) | _base_of(saved)
+    path = path_text("path_or_repo", path_or_repo)
+    with reading(path):
+        _refuse_adapter(path, hub_arguments(kwargs))
+        config, kwargs = _config(path, kwargs)
+        saved = getattr(config, "graph_attn", None)
+        tensors = read_filter_tensors(
+            path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
+        )
+        variant = _variant(path, saved, graph_attn, bool(tensors))
+        asks = kwargs.pop(ASKS, None)
+        if asks is None:
+            asks = config.output_attentions or (saved or {}).get(ASKS, False)
+        _make_plain(config, bool(asks))
+        model, loaded = _load_plain(path, config, _class_of(config, auto_class, path), kwargs)
+        patch_model(model, variant, backend=backend)
+        if saved is not None:
+            load_filter_tensors(model, tensors, path, saved)
+            model.config.graph_attn = make_entry(variant) | _base_of(saved)
     return loaded
+
+
+def _refuse_adapter(path: str, where: dict[str, Any]) -> None:
+    if find_file(path, CONFIG_NAME, where) is not None:
+        raise GraphAttentionError(
+            f"{path!r} holds a PEFT adapter: transformers would load it with the model, and drop "
+            f"its filters without a word. Load the model from a folder without {CONFIG_NAME}, and "
+            f"then the adapter with load_peft(model, adapter)."
+        )
 
 
 def _base_of(saved: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +111,8 @@ def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[s
             kept[name] = kwargs.pop(name)
     # The config takes those of the other arguments that are its settings (num_labels).
     config, kwargs = AutoConfig.from_pretrained(config or path, return_unused_kwargs=True, **kwargs)
+    if getattr(config, "num_attention_heads", 1) == 0:
+        raise refusal(f"'num_attention_heads' in the config of {path!r}", 0, "at least 1")
     return config, kwargs | kept
 
 
@@ -130,16 +142,21 @@ def _variant(
     return given
 
 
-def _named_class(config: PreTrainedConfig, path: str) -> type[PreTrainedModel]:
-    names = config.architectures or []
-    cls = getattr(transformers, names[0], None) if names else None
+def _class_of(config: PreTrainedConfig, auto_class: Any, path: str) -> Any:
+    """The model class to load: the one that was asked for, or that the checkpoint names."""
+    what, cls, remedy = "auto_class", auto_class, "Leave it out to load what the checkpoint names."
     if cls is None:
-        raise refusal(
-            f"'architectures' in the config.json of {path!r}",
-            names,
-            "a model class of transformers",
-            "Pass auto_class=AutoModelFor... to choose one.",
-        )
+        what, cls = f"'architectures' in the config.json of {path!r}", config.architectures
+        remedy = "Pass auto_class=AutoModelFor... to choose one."
+    given = cls
+    if isinstance(cls, list) and cls and isinstance(cls[0], str):
+        cls = getattr(transformers, cls[0], None)
+    if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
+        cls = cls._model_mapping.get(type(config), None)
+    is_model = isinstance(cls, type) and issubclass(cls, PreTrainedModel)
+    if not is_model or not isinstance(config, cls.config_class):
+        allowed = f"a model class of transformers for {type(config).__name__}, or an Auto class"
+        raise refusal(what, given, allowed, remedy)
     return cls
 
 
@@ -155,15 +172,6 @@ def _make_plain(config: PreTrainedConfig, asks_for_attentions: bool) -> None:
 
 def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
     """(The plain model, what the caller gets: a tuple if `output_loading_info` is asked for)."""
-    if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
-        if type(config) not in cls._model_mapping:
-            raise refusal(
-                "auto_class",
-                cls.__name__,
-                f"one that has a class for {type(config).__name__}",
-                "Leave it out to load the class that the checkpoint names.",
-            )
-        cls = cls._model_mapping[type(config)]
     # The plain class does not expect the filter tensors, and only a subclass can tell transformers
     # not to report them. The model gets its own class back at once.
     ignored = [*(cls._keys_to_ignore_on_load_unexpected or ()), rf"\.{FILTER}\."]
@@ -206,7 +214,8 @@ def load_filter_tensors(
             f"was edited: save the model again."
         )
     refuse_damaged(tensors, path)
-    refuse_changed((tensors[name] for name in parameters), entry.get(CHECKSUM), path)
+    found = checksum(read_config(model), (tensors[name] for name in parameters))
+    refuse_changed(found, entry, path)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shared_as(parameter, tensors[name]))

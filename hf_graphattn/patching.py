@@ -132,9 +132,9 @@ def _take_out(model: nn.Module) -> None:
 
 
 def _check_arguments(model: object, config: object) -> None:
-    if not isinstance(config, VariantConfig):
+    if type(config) not in variant_configs().values():
         allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())
-        raise refusal("config", config, allowed)
+        raise refusal("config", config, allowed, "A class of your own needs @register(name).")
     if not isinstance(model, nn.Module):
         remedy = "Load it with from_pretrained first."
         raise refusal("model", type(model).__name__, "a transformers model", remedy)
@@ -202,8 +202,7 @@ def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list
 
 def _build(config: VariantConfig, layer: AttentionModule, mesh: DeviceMesh | None) -> GraphFilter:
     graph_filter = config.build(layer.num_heads)
-    device = next(layer.module.parameters()).device
-    graph_filter.to(device).train(layer.module.training)
+    graph_filter.to(layer.device).train(layer.module.training)
     if mesh is not None:
         share_heads(graph_filter, mesh)
     return graph_filter

@@ -17,16 +17,15 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .adapters import base_model, load_adapter, saved_filters
+from .adapters import base_model, load_adapter, saved_filters, unchanged
 from .attention import FILTER
-from .checkpoints import find_file, hub_arguments
+from .checkpoints import find_file, hub_arguments, reading
 from .config_entry import make_entry, read_entry
 from .configs import ENTRY
-from .errors import GraphAttentionError, refusal
+from .errors import GraphAttentionError, path_text, refusal
 from .filter_files import FILTERS_NAME, load_filters, read_filters
 from .filter_tensors import refuse_damaged
-from .filters import filter_parameters, is_patched, read_config
-from .patching import unpatch_model
+from .filters import filter_parameters, is_patched, read_config, refuse_no_model
 from .variants import VariantConfig
 
 logger = logging.getLogger("hf_graphattn")
@@ -64,6 +63,7 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         GraphAttentionError: the adapter was trained with filters and the base has none, or others.
         ImportError: PEFT is not installed.
     """
+    refuse_no_model(model)
     if base_model(model) is not model:
         raise refusal(
             "model",
@@ -71,12 +71,10 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
             "a base model, which PEFT has not wrapped",
             "Call model.load_adapter(path, adapter_name).",
         )
-    path = os.fspath(adapter)
-    where = hub_arguments(kwargs)
-    modules, tensors = saved_filters(path, where)
-    refuse_damaged(tensors, path)
-    was_plain = not is_patched(model)
-    try:
+    path, where = path_text("adapter", adapter), hub_arguments(kwargs)
+    with reading(path), unchanged(model):
+        modules, tensors = saved_filters(path, where)
+        refuse_damaged(tensors, path)
         has_file = find_file(path, FILTERS_NAME, where) is not None
         if has_file:
             _match_file(model, path, where)
@@ -85,10 +83,6 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         if FILTER in modules and not told:
             _say_unknown(model, path)
         return load_adapter(model, path, **kwargs)
-    except Exception:
-        if was_plain and is_patched(model):
-            unpatch_model(model)
-        raise
 
 
 def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> None:

@@ -97,9 +97,9 @@ def _row(layer: int, attention: AttentionModule) -> ReportRow:
         return ReportRow(layer, name, heads, "plain", {}, (), "", "")
     current = active_filter(getattr(module, FILTER))
     config = current.variant_config
-    device = next(module.parameters()).device.type
-    passes = current.operands + 1
-    backend, reason = backends.explain(current.backend, current.backends, device, passes)
+    backend, reason = backends.explain(
+        current.backend, current.backends, attention.device.type, current.operands + 1
+    )
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
 

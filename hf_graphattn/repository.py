@@ -7,6 +7,7 @@ interrupted push leaves the repository as it was.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from transformers import PreTrainedModel
 
 from .adapters import refuse_adapted
 from .card import model_card
+from .errors import path_text, refusal
 from .saving import ModelMethod
+from .variants.base import is_integer
+
+SIZE = re.compile(r"\d+(\.\d+)?[KMGT]B")  # of a shard
 
 
 def save_repository(
@@ -36,10 +41,11 @@ def save_repository(
         about: the card's arguments, as in `model_card`: base_model, datasets, results, license ...
 
     Raises:
-        GraphAttentionError: the model is not patched.
+        GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
-    card = _checked_card(model, repo_id, about)  # refuse before anything is written
-    folder = Path(folder)
+    folder = Path(path_text("folder", folder))
+    # Refuse before anything is written.
+    card = _checked_card(model, repo_id, tokenizer, max_shard_size, about)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
@@ -67,7 +73,8 @@ def push_to_hub(
     repository's. The card's arguments are those of `model_card`; `tokenizer` and `max_shard_size`
     are those of `save_repository`; the others are those of transformers.
     """
-    _checked_card(model, repo_id, about)  # refuse before the repository is made
+    # Refuse before the repository is made.
+    _checked_card(model, repo_id, tokenizer, max_shard_size, about)
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not revision.startswith("refs/pr"):
@@ -93,8 +100,14 @@ class PushToHub(ModelMethod):
         return push_to_hub(self.model(), *args, **kwargs)
 
 
-def _checked_card(model: PreTrainedModel, repo_id: str, about: dict[str, Any]) -> ModelCard:
+def _checked_card(
+    model: PreTrainedModel, repo_id: str, tokenizer: Any, size: object, about: dict[str, Any]
+) -> ModelCard:
     refuse_adapted(
         model, "Call merge_and_unload() first; or save the adapter and, beside it, save_filters."
     )
+    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
+        raise refusal("tokenizer", tokenizer, "None, or a tokenizer or processor of transformers")
+    if not is_integer(size) and not (isinstance(size, str) and SIZE.fullmatch(size)):
+        raise refusal("max_shard_size", size, "a number of bytes, or text such as '5GB'")
     return model_card(model, repo_id, **about)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from .adapters import refuse_adapted
+from .adapters import base_model, refuse_adapted
 from .architectures import attention_modules
 from .errors import GraphAttentionError, refusal
 from .filters import filter_parameters, refuse_no_model, refuse_plain
@@ -81,7 +81,7 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
             f"the filters of {type(model).__name__} learn no scalar, so only its head would be "
             f"trained. Name scalars in the config's trainable."
         )
-    head = list(_head(model))
+    head = list(_head(base_model(model)))
     model.requires_grad_(False)
     for parameter in (*scalars, *head):
         parameter.requires_grad_(True)

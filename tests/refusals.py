@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -119,11 +120,21 @@ ARGUMENTS: dict[str, Refusal] = {
         _patch(ga.GFSAConfig, backend="flash"), ("backend", "'flash'", "auto", "eager", "sdpa")
     ),
     "backend None": Refusal(_patch(ga.GFSAConfig, backend=None), ("backend", "None", "auto")),
+    "backend an array": Refusal(
+        _patch(ga.GFSAConfig, backend=np.array(["auto"])), ("backend", "array(['auto']", "sdpa")
+    ),
     "backend of another variant": Refusal(
         _patch(ga.PLaTConfig, backend="sdpa"), ("backend", "'sdpa'", "blockwise", "eager")
     ),
     "config a name": Refusal(_patch(lambda: "gfsa"), ("config", "'gfsa'", *CONFIGS)),
     "config a class": Refusal(_patch(lambda: ga.GFSAConfig), ("config", "GFSAConfig", *CONFIGS)),
+    "config of no variant": Refusal(
+        _patch(ga.VariantConfig), ("config", "VariantConfig", *CONFIGS, "@register(name)")
+    ),
+    "config of a class that is not registered": Refusal(
+        _patch(type("OwnConfig", (ga.GFSAConfig,), {})), ("config", "@register(name)")
+    ),
+    "config a model": Refusal(_patch(lambda: _bloom()), ("config", "...; allowed")),
     "config None": Refusal(_patch(lambda: None), ("config", "None", *CONFIGS)),
     "model a name": Refusal(_other(lambda: "bert-base-uncased"), ("model", "str", "transformers")),
     "model without attention": Refusal(_other(lambda: nn.Linear(2, 2)), ("Linear", "no attention")),
@@ -241,7 +252,8 @@ def untouched(model: PreTrainedModel) -> Iterator[None]:
         return modules, list(model.state_dict()), config
 
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    logits, before = model(**batch).logits, snapshot()
+    # transformers' own hooks for hidden states come with the first call, and stay.
+    logits, before = model(**batch, output_hidden_states=True).logits, snapshot()
     yield
     assert snapshot() == before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())

@@ -41,12 +41,11 @@ def check(backend: object, supported: Iterable[str]) -> str:
             a device that it needs is missing.
     """
     allowed = ["auto", *sorted(supported)]
-    if backend not in allowed:
+    if not isinstance(backend, str) or backend not in allowed:
         raise refusal("backend", backend, ", ".join(allowed))
-    name = str(backend)
-    if name != "auto":
-        _BACKENDS[name].check_available()
-    return name
+    if backend != "auto":
+        _BACKENDS[backend].check_available()
+    return backend
 
 
 def choose(

@@ -46,6 +46,13 @@ class FlexAttention(Attention):
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs
         query, key = inputs.query, inputs.key
+        if len(query) == 0:
+            raise refusal(
+                f"the batch under backend {self.name!r}",
+                "empty",
+                "one or more sequences, since flex attention takes no empty batch",
+                "Leave empty batches out, or patch with backend='sdpa'.",
+            )
         device = query.device.type
         if device in WITHOUT_BACKWARD and any(each.requires_grad for each in (query, key, x)):
             raise refusal(

@@ -16,6 +16,8 @@ def tensors(batch: object, device: torch.device) -> dict[str, Tensor]:
     if not isinstance(batch, Mapping):
         raise refusal("a batch", type(batch).__name__, allowed)
     given = {name: value for name, value in batch.items() if value is not None}
+    if not given:
+        raise refusal("a batch", batch, allowed)
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise refusal(f"{name!r} of a batch", type(value).__name__, allowed)
@@ -35,6 +37,12 @@ def real_tokens(batch: Mapping[str, Tensor], part: str, shape: tuple[int, int]) 
             tuple(mask.shape),
             f"{shape}, an entry for each token",
             "Give the two-dimensional mask that the tokenizer makes.",
+        )
+    if not ((mask == 0) | (mask == 1)).all():
+        raise refusal(
+            f"a value of {name}",
+            mask[(mask != 0) & (mask != 1)][0].item(),
+            "1 at real tokens and 0 at padding",
         )
     return mask.bool()
 

@@ -21,11 +21,11 @@ from hf_graphattn.architectures import self_attention_modules
 from hf_graphattn.attention import FILTER
 from hf_graphattn.configs import model_configs
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.filters import is_patched
+from hf_graphattn.filters import is_patched, refuse_no_model
 from hf_graphattn.parallel import is_spread
 from hf_graphattn.patching import patch_model, unpatch_model
-from hf_graphattn.variants.base import finite_number, is_integer
-from hf_graphattn.variants.gfsa import GFSAConfig
+from hf_graphattn.variants.base import finite_number, is_integer, is_sequence
+from hf_graphattn.variants.gfsa import MOST, GFSAConfig
 from hf_graphattn.version import __version__
 
 from .batch import real_tokens, tensors
@@ -78,6 +78,7 @@ def diagnose(
         GraphAttentionError: an argument is bad, the model is not supported, a sequence is too long,
             or no sequence has two tokens.
     """
+    refuse_no_model(model)
     settings = _settings(max_sequences, max_tokens, powers, orders)
     if is_spread(model):
         raise refusal(
@@ -86,7 +87,9 @@ def diagnose(
             "a model that this process has whole",
             "Load it again, in one process.",
         )
-    with _prepared(model), ExitStack() as stack:
+    if not isinstance(data, Iterable):
+        raise refusal("data", type(data).__name__, "a batch (dict of tensors), or several")
+    with _prepared(model, base_model(model)), ExitStack() as stack:
         reader = _Reader(model, settings, stack)
         for batch in [data] if isinstance(data, Mapping) else data:
             reader.read(batch)
@@ -112,15 +115,19 @@ def _versions() -> dict[str, str]:
 def _settings(
     max_sequences: int, max_tokens: int, powers: Sequence[float], orders: Sequence[int]
 ) -> Settings:
+    for name, values in {"powers": powers, "orders": orders}.items():
+        if not is_sequence(values) or not values:
+            raise refusal(name, values, "one or more numbers above 0")
     settings = Settings(
         max_sequences=_whole("max_sequences", max_sequences),
         max_tokens=_whole("max_tokens", max_tokens),
         powers=tuple(finite_number("powers", p) for p in powers),
         orders=tuple(_whole("orders", order) for order in orders),
     )
-    for name, values in (("powers", settings.powers), ("orders", settings.orders)):
-        if not values or min(values) <= 0:
-            raise refusal(name, values, "one or more numbers above 0")
+    if min(settings.powers) <= 0:
+        raise refusal("powers", settings.powers, "one or more numbers above 0")
+    if max(settings.orders) > MOST:
+        raise refusal("orders", settings.orders, f"at most {MOST}, the greatest order of GFSA")
     return settings
 
 
@@ -131,13 +138,13 @@ def _whole(name: str, value: Any) -> int:
 
 
 @contextmanager
-def _prepared(model: nn.Module) -> Iterator[None]:
+def _prepared(model: nn.Module, base: nn.Module) -> Iterator[None]:
     """In this context every self-attention module has a filter; eval mode, and no cache."""
     training = [(module, module.training) for module in model.modules()]
     lent: list[nn.Module] = []
     plain = not is_patched(model)
     if plain:
-        patch_model(base_model(model), PLAIN)
+        patch_model(base, PLAIN)
     caching = [c for c in model_configs(model) if getattr(c, "use_cache", False)]
     try:
         for attention in self_attention_modules(model):
@@ -157,7 +164,7 @@ def _prepared(model: nn.Module) -> Iterator[None]:
         for module, was_training in training:
             module.training = was_training
         if plain:
-            unpatch_model(base_model(model))
+            unpatch_model(base)
 
 
 class _Reader:

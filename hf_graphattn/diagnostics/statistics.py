@@ -120,11 +120,12 @@ def approximation_error(matrix: Tensor, orders: Sequence[int]) -> Tensor:
     2K. The norm is the largest sum of absolute values in a row. The error is 0 for K = 1 and 2.
     """
     square = matrix @ matrix
-    power, errors = matrix, {}
-    for order in range(1, max(orders) + 1):
+    power, reached, errors = matrix, 1, {}
+    for order in sorted(set(orders)):
+        power = power @ torch.linalg.matrix_power(matrix, order - reached)
         approximation = matrix + (order - 1) * (square - matrix)
         errors[order] = (power - approximation).abs().sum(-1).amax(-1)
-        power = power @ matrix
+        reached = order
     return torch.stack([errors[order] for order in orders], dim=-1)
 
 

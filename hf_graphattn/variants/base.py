@@ -101,9 +101,10 @@ class VariantConfig:
     def _checked_trainable(self, names: Any) -> tuple[str, ...]:
         allowed = f"a sequence of names out of {', '.join(self.scalars)}"
         if not is_sequence(names):
-            raise refusal("trainable", names, allowed, f"Write trainable=({names!r},).")
+            remedy = f"Write trainable=({names!r},)." if isinstance(names, str) else ""
+            raise refusal("trainable", names, allowed, remedy)
         for name in names:
-            if name not in self.scalars:
+            if not isinstance(name, str) or name not in self.scalars:
                 raise refusal("trainable", tuple(names), allowed)
         return tuple(dict.fromkeys(names))
 

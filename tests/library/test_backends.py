@@ -95,6 +95,12 @@ def test_it_computes_what_the_kept_matrix_does(backend: str, case: str) -> None:
             assert error(got, expected.double()) < tolerance
 
 
+def test_flex_attention_refuses_an_empty_batch() -> None:
+    query, key, x = (each[:0] for each in states(3, 7))
+    with refused("the batch", FLEX, "empty", "'sdpa'"):
+        make(FLEX, AttentionInputs(query, key, None, False, 0.7, 0.0))(x)
+
+
 @pytest.mark.parametrize("kind", ["additive", "additive_full"])
 def test_flex_attention_adds_any_mask(kind: str) -> None:
     torch.manual_seed(3)

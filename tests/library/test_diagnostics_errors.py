@@ -38,6 +38,16 @@ def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
         (NINE, {"max_sequences": 0}, r"max_sequences is 0"),
         (NINE, {"orders": (2.5,)}, r"orders is 2\.5; allowed: integers"),
         (NINE, {"orders": ()}, r"orders is \(\); allowed: one or more"),
+        (NINE, {"orders": 3}, r"orders is 3; allowed: one or more"),
+        (NINE, {"orders": (2, 10**9)}, r"orders is .*; allowed: at most 1000000, .*GFSA"),
+        (NINE, {"powers": 2.0}, r"powers is 2\.0; allowed: one or more"),
+        (3, {}, r"data is 'int'; allowed: a batch"),
+        ({"input_ids": None}, {}, r"a batch is \{'input_ids': None\}; allowed: a dict of tensors"),
+        (
+            {**NINE, "attention_mask": torch.tensor([[1.0] * 8 + [float("nan")]])},
+            {},
+            r"a value of attention_mask is nan; allowed: 1 at real tokens and 0 at padding",
+        ),
         (NINE, {"powers": (-1.0,)}, r"powers is \(-1\.0,\); allowed: .* above 0"),
         (
             {**NINE, "attention_mask": torch.ones(1, 1, 9, 9)},

@@ -105,6 +105,17 @@ def test_approximation_error() -> None:
     assert found[3].tolist() == pytest.approx([0, 0, 4, 6, 8])
 
 
+def test_the_error_of_any_order_takes_no_time() -> None:
+    """At an order in the millions A^K is its limit, of which each row is the same."""
+    matrix = torch.randn(1, 9, 9, dtype=torch.float64).softmax(-1)
+    order = 10**6
+    limit = torch.linalg.matrix_power(matrix, 2**12)
+    expected = limit - matrix - (order - 1) * (matrix @ matrix - matrix)
+    found = statistics.approximation_error(matrix, (order, 2))
+    torch.testing.assert_close(found[0, 0], expected.abs().sum(-1).max())
+    assert found[0, 1] < 1e-15
+
+
 def test_the_bound_of_theorem_3_1_holds_for_any_attention() -> None:
     torch.manual_seed(0)
     matrix = torch.randn(200, 9, 9, dtype=torch.float64).mul(6).softmax(-1)

@@ -52,6 +52,28 @@ def test_half_models(architecture: str, variant: str, dtype: torch.dtype) -> Non
     assert all(scalar.dtype == torch.float32 for _, scalar in ga.filter_parameters(model))
 
 
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization:DeprecationWarning")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dynamic_quantisation_and_patching_in_any_order(variant: str) -> None:
+    """It leaves attention modules without parameters; the filters stay exact."""
+
+    def quantised(model: torch.nn.Module) -> torch.nn.Module:
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+
+    model = patched("BERT", VARIANTS[variant])
+    batch = inputs(model, "right")
+    after = quantised(model)
+    before = ga.patch_model(quantised(ga.unpatch_model(copy.deepcopy(model))), VARIANTS[variant])
+    for (_, scalar), (_, own) in zip(
+        ga.filter_parameters(before), ga.filter_parameters(model), strict=True
+    ):
+        scalar.data.copy_(own)
+    assert torch.equal(before(**batch)[0], after(**batch)[0])
+    assert str(ga.report(before)) == str(ga.report(after))
+    plain = quantised(ga.unpatch_model(model))(**batch)[0]
+    assert torch.equal(ga.unpatch_model(before)(**batch)[0], plain)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_are_whole_and_their_own(copied, variant: str) -> None:

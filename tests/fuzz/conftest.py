@@ -1,0 +1,47 @@
+"""How much the fuzz draws: the same few examples in every test run, or `HF_GRAPHATTN_FUZZ` new ones
+for each target, whose counts are printed at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from outcomes import COUNTS
+
+MANY = int(os.environ.get("HF_GRAPHATTN_FUZZ", "0"))
+FEW = 60
+COLUMNS = ("tried", "exact", "refused")
+
+settings.register_profile(
+    "graph filters",
+    max_examples=MANY or FEW,
+    derandomize=not MANY,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("graph filters")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    COUNTS.clear()
+    try:
+        return (yield)
+    finally:
+        COUNTS["exact"] = COUNTS["tried"] - COUNTS["refused"]
+        item.user_properties.append(("fuzz", dict(COUNTS)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)
+    ]
+    rows = {report.nodeid: dict(report.user_properties).get("fuzz") for report in reports}
+    terminalreporter.section("fuzz")
+    for name, counts in sorted(rows.items()):
+        if counts:
+            shown = "  ".join(f"{counts.get(column, 0):7} {column}" for column in COLUMNS)
+            terminalreporter.write_line(f"{shown}  {name.partition('::')[2]}")

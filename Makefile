@@ -1,5 +1,7 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
+# make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
+# make matrix: every model type of transformers, checked: docs/architectures.md.
 # make test-floor, make test-latest: the tests with the lowest versions allowed, and with the newest.
 # All set up a virtual environment of their own first: .venv, .venv-floor, .venv-latest.
 
@@ -9,7 +11,7 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-floor test-latest bench lint wheel clean
+.PHONY: demo test fuzz matrix test-floor test-latest bench lint wheel clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
@@ -22,6 +24,12 @@ bench: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+fuzz: $(READY)
+	HF_GRAPHATTN_FUZZ=2000 $(BIN)/python -m pytest tests/fuzz -n auto --timeout 0 -p no:randomly
+
+matrix: $(READY)
+	PYTHONPATH=tests $(BIN)/python tests/matrix.py docs/architectures.md
 
 test-floor: .venv-floor/.ready
 	.venv-floor/bin/python -m pytest -n auto --dist loadgroup

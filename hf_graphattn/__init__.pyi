@@ -12,11 +12,13 @@ from .filters import filter_parameters as filter_parameters
 from .filters import graph_filters as graph_filters
 from .filters import is_patched as is_patched
 from .loading import from_pretrained as from_pretrained
+from .patching import check as check
 from .patching import patch_model as patch_model
 from .patching import unpatch_model as unpatch_model
 from .peft import load_peft as load_peft
 from .peft import peft_modules as peft_modules
 from .reporting import report as report
+from .reporting import supported as supported
 from .repository import push_to_hub as push_to_hub
 from .repository import save_repository as save_repository
 from .training import freeze_base as freeze_base

@@ -1,73 +1,74 @@
-"""What the library must know of an architecture: a row for each.
+"""Which modules of a model are attention, and which of them are known to be exact with a filter.
 
-The attention modules of transformers share one calling convention; the rows say where they are.
-A new architecture is one row here and one tiny model in the tests.
+transformers' attention modules that look their function up in `AttentionInterface` share one
+calling convention. So they are found by a rule: no list of architectures is needed to find them,
+only to say which were verified. Any other is verified by `check` before it is patched.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import nn
 
+from .errors import GraphAttentionError
+
 
 @dataclass(frozen=True)
 class Architecture:
-    """Where an architecture's self-attention is.
+    """An architecture of which every cell of docs/compatibility.md is tested.
 
-    name: as people write it.
-    attention: class name of the attention module (a subclass of it counts too).
-    self_attention: the name of a self-attention module in its layer; modules of the class under
-        another name are cross-attention and stay plain.
-    heads: the module's attribute (or dotted path) that holds its number of query heads.
-    cross_attention: class names of modules that are cross-attention only.
+    name: as people write it. attention: the class of its self-attention (a subclass counts too).
     """
 
     name: str
     attention: str
-    self_attention: str
-    heads: str
-    cross_attention: tuple[str, ...] = ()
 
 
 ARCHITECTURES = (
-    Architecture("ALBERT", "AlbertAttention", "attention", "num_attention_heads"),
-    Architecture("BART", "BartAttention", "self_attn", "num_heads"),
-    Architecture(
-        "BERT", "BertSelfAttention", "self", "num_attention_heads", ("BertCrossAttention",)
-    ),
-    Architecture("DeiT", "DeiTAttention", "attention", "num_attention_heads"),
-    Architecture("DistilBERT", "DistilBertSelfAttention", "attention", "n_heads"),
-    Architecture(
-        "ELECTRA", "ElectraSelfAttention", "self", "num_attention_heads", ("ElectraCrossAttention",)
-    ),
-    Architecture("GPT-2", "GPT2Attention", "attn", "num_heads"),
-    Architecture("GPT-NeoX", "GPTNeoXAttention", "attention", "config.num_attention_heads"),
-    Architecture("Llama", "LlamaAttention", "self_attn", "config.num_attention_heads"),
-    Architecture("Mistral", "MistralAttention", "self_attn", "config.num_attention_heads"),
-    Architecture("ModernBERT", "ModernBertAttention", "attn", "config.num_attention_heads"),
-    Architecture("OPT", "OPTAttention", "self_attn", "num_heads"),
-    Architecture("PLBART", "PLBartAttention", "self_attn", "num_heads"),
-    Architecture("Qwen3", "Qwen3Attention", "self_attn", "config.num_attention_heads"),
-    Architecture(
-        "RoBERTa", "RobertaSelfAttention", "self", "num_attention_heads", ("RobertaCrossAttention",)
-    ),
-    Architecture("T5", "T5Attention", "SelfAttention", "n_heads"),
-    Architecture("ViT", "ViTAttention", "attention", "num_attention_heads"),
-    Architecture("Whisper", "WhisperAttention", "self_attn", "num_heads"),
+    Architecture("ALBERT", "AlbertAttention"),
+    Architecture("BART", "BartAttention"),
+    Architecture("BERT", "BertSelfAttention"),
+    Architecture("DeiT", "DeiTAttention"),
+    Architecture("DistilBERT", "DistilBertSelfAttention"),
+    Architecture("ELECTRA", "ElectraSelfAttention"),
+    Architecture("GPT-2", "GPT2Attention"),
+    Architecture("GPT-NeoX", "GPTNeoXAttention"),
+    Architecture("Llama", "LlamaAttention"),
+    Architecture("Mistral", "MistralAttention"),
+    Architecture("ModernBERT", "ModernBertAttention"),
+    Architecture("OPT", "OPTAttention"),
+    Architecture("PLBART", "PLBartAttention"),
+    Architecture("Qwen3", "Qwen3Attention"),
+    Architecture("RoBERTa", "RobertaSelfAttention"),
+    Architecture("T5", "T5Attention"),
+    Architecture("ViT", "ViTAttention"),
+    Architecture("Whisper", "WhisperAttention"),
 )
+VERIFIED = frozenset(row.attention for row in ARCHITECTURES)
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function up names
+# How the parts of the path of a cross-attention module are called; the name alone misses some.
+CROSS = ("cross", "encoder_attn", "encdecattention")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "num_query_heads")
 
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """One attention module of a model: its qualified name, and what the table says of it."""
+    """One attention module of a model: its qualified name, and what is known of it.
+
+    num_heads: of its queries. is_verified: whether its class is in the table.
+    """
 
     name: str
     module: nn.Module
     num_heads: int
     is_self_attention: bool
+    is_verified: bool
 
     @property
     def device(self) -> torch.device:
@@ -76,15 +77,14 @@ class AttentionModule:
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """The attention modules of a model that the table knows, in model order."""
-    found = []
-    for name, module in model.named_modules():
-        classes = _transformers_classes(module)
-        for row in ARCHITECTURES:
-            if row.attention in classes or classes & set(row.cross_attention):
-                is_self = row.attention in classes and name.split(".")[-1] == row.self_attention
-                found.append(AttentionModule(name, module, attrgetter(row.heads)(module), is_self))
-    return found
+    """The modules of a model whose attention a filter can take over, in model order."""
+    return [
+        AttentionModule(
+            name, module, _heads(module), not _is_cross(name), _is_verified(type(module))
+        )
+        for name, module in model.named_modules()
+        if _takes_filter(module)
+    ]
 
 
 def self_attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -92,19 +92,74 @@ def self_attention_modules(model: nn.Module) -> list[AttentionModule]:
     return [found for found in attention_modules(model) if found.is_self_attention]
 
 
-def unknown_attention(model: nn.Module) -> list[str]:
-    """Class names of modules that look like attention but are in no row, for the error message."""
-    names = {type(module).__name__ for module in model.modules()}
-    known = {row.attention for row in ARCHITECTURES}
-    return sorted(name for name in names if "attention" in name.lower() and name not in known)
+def own_attention(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """(Name, module) of those that compute attention by themselves: no filter can reach it."""
+    found = {id(each.module) for each in attention_modules(model)}
+    apart = {id(module) for module in _apart(model, found) if _is_named(module)}
+    return [(name, module) for name, module in model.named_modules() if id(module) in apart]
 
 
-def supported() -> str:
+def eager_attention(module: Any) -> Callable[..., Any]:
+    """The function that an attention module calls where the implementation is "eager".
+
+    Raises:
+        GraphAttentionError: its forward names none.
+    """
+    forward = _forward(type(module))
+    names = [name for name in forward.__code__.co_names if "eager" in name]
+    for name in names:
+        if callable(forward.__globals__.get(name)):
+            return forward.__globals__[name]
+    raise GraphAttentionError(
+        f"{type(module).__name__} has no eager attention function to delegate to."
+    )
+
+
+def verified() -> str:
     """The names of the architectures in the table, for error messages."""
     return ", ".join(row.name for row in ARCHITECTURES)
 
 
-def _transformers_classes(module: nn.Module) -> set[str]:
-    return {
-        cls.__name__ for cls in type(module).__mro__ if cls.__module__.startswith("transformers.")
-    }
+def _apart(module: nn.Module, found: set[int]) -> Iterator[nn.Module]:
+    """The modules that are not attention modules, nor inside one, nor around one."""
+    if id(module) in found:
+        return
+    if not any(id(inner) in found for inner in module.modules()):
+        yield module
+    for child in module.children():
+        yield from _apart(child, found)
+
+
+def _is_named(module: nn.Module) -> bool:
+    return "attention" in type(module).__name__.lower() and any(True for _ in module.parameters())
+
+
+def _forward(cls: Any) -> Any:
+    """The forward of a class that looks its attention function up; None for other classes."""
+    for base in cls.__mro__:
+        forward = inspect.unwrap(vars(base).get("forward", None))
+        if INTERFACE in getattr(getattr(forward, "__code__", None), "co_names", ()):
+            return forward
+    return None
+
+
+def _is_verified(cls: type) -> bool:
+    bases = (base for base in cls.__mro__ if base.__module__.startswith("transformers."))
+    return any(base.__name__ in VERIFIED for base in bases)
+
+
+def _is_cross(name: str) -> bool:
+    return any(word in part for part in name.lower().split(".") for word in CROSS)
+
+
+def _takes_filter(module: Any) -> bool:
+    return _forward(type(module)) is not None
+
+
+def _heads(module: Any) -> int:
+    """How many query heads it has; 0 where nothing says so."""
+    for owner in (module, getattr(module, "config", None)):
+        for name in HEADS:
+            if isinstance(getattr(owner, name, None), int):
+                return getattr(owner, name)
+    return 0

@@ -9,21 +9,37 @@ attention module -> graph_attn(module, q, k, v, mask, ...)
 from __future__ import annotations
 
 import logging
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
+from transformers.utils.generic import TransformersKwargs
 from transformers.utils.output_capturing import _active_collector
 
 from . import backends, masks
+from .architectures import eager_attention
 from .backends import AttentionInputs
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
 
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
 NAME = "hf_graphattn"
+# The same with the masks of transformers' eager attention, for classes that are not verified: they
+# are never left out, so nothing is concluded from what a class says of its causality.
+AS_EAGER = "hf_graphattn_as_eager"
+NAMES = (NAME, AS_EAGER)
+# What attention functions are given that does not change what they compute: masks say it already,
+# or it tells what the model is to return. Anything else only the architecture's own can read.
+HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
+    "cache_position",
+    "deterministic",
+    "sliding_window",
+    "use_cache",
+}
+KEPT = ("eager", "delegate")  # the backends that have A itself
 # The attribute of an attention module that holds its filter; None marks it as plain on purpose.
 FILTER = "graph_filter"
 
@@ -36,7 +52,7 @@ def is_filter_key(name: str) -> bool:
 
 
 def graph_attn(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -60,14 +76,16 @@ def graph_attn(
             function does not compute.
     """
     graph_filter = _filter_of(module)
-    for name in ("softcap", "s_aux"):
-        if kwargs.get(name) is not None:
-            raise GraphAttentionError(
-                f"{type(module).__name__} passes {name}={kwargs[name]!r} to its attention, which "
-                f"graph-filter attention does not compute. Call unpatch_model(model)."
-            )
+    as_eager = module.config._attn_implementation == AS_EAGER
+    own = partial(
+        _own, module, query, key, attention_mask, dropout, scaling, is_causal, position_bias, kwargs
+    )
+    if graph_filter is None and as_eager:
+        return own(value)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    mask, causal = masks.merge(attention_mask, position_bias, bool(causal), query, key)
+    mask, causal = masks.merge(
+        attention_mask, position_bias, bool(causal) and not as_eager, query, key
+    )
     inputs = AttentionInputs(
         query=query,
         key=_one_per_query_head(key, query),
@@ -75,13 +93,55 @@ def graph_attn(
         causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         dropout=dropout,
+        own=partial(_of_each_head, own, key.shape[1]),
+        unknown=tuple(n for n in kwargs if kwargs[n] is not None and n not in HARMLESS),
     )
+    if graph_attn_layer is not None and value is not graph_attn_layer.returned:
+        raise GraphAttentionError(
+            f"{type(module).__name__} changes the values that its cache keeps, before they reach "
+            f"the attention, so that cached generation has no room for a filter's. Pass "
+            f"use_cache=False."
+        )
     value = _one_per_query_head(value, query)
     if graph_filter is None:
         out, weights = _plain(inputs, value)
     else:
         out, weights = _filtered(graph_filter, inputs, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
+
+
+def _own(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    is_causal: bool | None,
+    position_bias: Tensor | None,
+    others: dict[str, Any],
+    value: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """What the architecture's own eager attention returns on these values."""
+    given = {"is_causal": is_causal, "position_bias": position_bias}
+    given = {name: each for name, each in given.items() if each is not None}
+    eager = eager_attention(module)
+    return eager(
+        module, query, key, value, mask, dropout=dropout, scaling=scaling, **given, **others
+    )
+
+
+def _of_each_head(own: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
+    """A x, (B, H, Nq, D), by attention whose values have the heads of its keys.
+
+    The operands of the query heads that share a key head are put side by side, and each head's own
+    is taken from what comes back.
+    """
+    packed = x.unflatten(1, (key_heads, -1)).transpose(2, 3)
+    out = own(packed.flatten(3))[0].transpose(1, 2).unflatten(1, (key_heads, -1))
+    return (
+        out.unflatten(-1, packed.shape[-2:]).diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
+    )
 
 
 def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -106,7 +166,7 @@ def _filtered(
         passes=graph_filter.operands + 1,
         fits=graph_filter.fits,
     )
-    if record and name != "eager":
+    if record and name not in KEPT:
         _say_attentions_need_eager(name)
         name = "eager"
     attend = backends.make(name, inputs)
@@ -118,7 +178,7 @@ def _filtered(
     if own.shape[-2] != new:
         raise GraphAttentionError(
             f"the attention has {new} queries and {keys} keys: keys from a cache that the filter "
-            f"cannot use. Pass use_cache=False."
+            f"cannot use (pass use_cache=False), or of other tokens, where A has no square."
         )
     if not record:
         return graph_filter(attend, own), None
@@ -138,7 +198,7 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
         GraphAttentionError: the model's attention implementation was changed after patching.
     """
     implementation = module.config._attn_implementation
-    if implementation != NAME:
+    if implementation not in NAMES:
         raise GraphAttentionError(
             f"this model is patched with a graph filter, but its attention implementation was set "
             f"to {implementation!r}, which would drop the filter without a word. Call "
@@ -205,3 +265,5 @@ def _warn_once(message: str) -> None:
 # A pickled model imports this module, because its hooks are functions of it.
 AttentionInterface.register(NAME, graph_attn)
 AttentionMaskInterface.register(NAME, masks.graph_attn_mask)
+AttentionInterface.register(AS_EAGER, graph_attn)
+AttentionMaskInterface.register(AS_EAGER, masks.eager_graph_attn_mask)

@@ -40,6 +40,7 @@ class OperandLayer(CacheLayerMixin):
     groups: int  # query heads for each key-value head
     keeps_rows: bool  # whether the operands on the identity are kept too
     new_values: Tensor  # those of the current call, (B, key-value heads, Nq, D)
+    returned: Tensor  # the values that it gave for this call, which the attention has to use
     values: Any  # a tensor once the layer is initialised
     is_sliding: bool
     _wide: Tensor  # values and operands of all keys of the current call
@@ -61,8 +62,8 @@ class OperandLayer(CacheLayerMixin):
         keys, wide = super().update(  # type: ignore[safe-super]
             key_states, functional.pad(value_states, (0, room)), *args, **kwargs
         )
-        self._wide = wide
-        return keys, wide[..., :width]
+        self._wide, self.returned = wide, wide[..., :width]
+        return keys, self.returned
 
     def append(self, index: int, operand: Tensor, on_identity: bool = False) -> Tensor:
         """Keep operand `index` of the new tokens, (B, H, Nq, D); returns it for all keys.

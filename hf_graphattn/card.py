@@ -47,17 +47,9 @@ def model_card(
     Raises:
         GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
-    config, entry = read_config(model), getattr(base_of(model).config, ENTRY, None)
-    if entry is None:
-        raise GraphAttentionError(
-            f"only a part of {type(model).__name__} is patched, so that its config.json would not "
-            f"say so. Unpatch the part, and patch the whole model."
-        )
+    config, came_from = read_config(model), _entry(model).get("base_model")
     repo_id = checked_id("repo_id", repo_id)
-    if base_model is not None:
-        base_model = checked_id("base_model", base_model)
-    else:
-        base_model = hub_id(entry.get("base_model"))
+    base_model = hub_id(came_from) if base_model is None else checked_id("base_model", base_model)
     if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
         raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
     datasets, tags = _lines("datasets", datasets), _lines("tags", tags)
@@ -78,6 +70,17 @@ def model_card(
         parts.append(_results(results))
     parts.append(f"## Scalars\n\n```\n{report(model)}\n```")
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n")
+
+
+def _entry(model: PreTrainedModel) -> dict[str, Any]:
+    """What the config of a patched model says of its filters."""
+    entry = getattr(base_of(model).config, ENTRY, None)
+    if entry is None:
+        raise GraphAttentionError(
+            f"only a part of {type(model).__name__} is patched, so that its config.json would not "
+            f"say so. Unpatch the part, and patch the whole model."
+        )
+    return entry
 
 
 def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
-from .attention import NAME
+from .attention import NAMES
 
 # What patching writes to a copy: it never goes back to the config that was copied.
 IMPLEMENTATION = "attn_implementation"
@@ -48,8 +48,11 @@ def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
     return list({id(config): config for _, _, config in _places(model)}.values())
 
 
-def own_configs(model: nn.Module) -> list[OwnConfig]:
-    """Copies of all configs of a model, each marked as that of a patched model."""
+def own_configs(model: nn.Module, implementation: str) -> list[OwnConfig]:
+    """Copies of all configs of a model, each marked as that of a patched model.
+
+    implementation: the name of the attention function, one of `attention.NAMES`.
+    """
     originals = _with_nested(model_configs(model))
     found = [OwnConfig(copy.copy(each), _plain(each), {}) for each in originals]
     own, plain = (
@@ -61,7 +64,7 @@ def own_configs(model: nn.Module) -> list[OwnConfig]:
         _renew(vars(made.plain), plain)
         made.before = dict(vars(made.own))
     for made in found:
-        made.own._attn_implementation = NAME
+        made.own._attn_implementation = implementation
     return found
 
 
@@ -122,7 +125,7 @@ def _plain(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def _is_marked(config: PreTrainedConfig) -> bool:
-    return config._attn_implementation == NAME or hasattr(config, ENTRY)
+    return config._attn_implementation in NAMES or hasattr(config, ENTRY)
 
 
 def _with_nested(configs: list[PreTrainedConfig]) -> list[PreTrainedConfig]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -65,6 +66,7 @@ def load_filters(
     path_or_repo: str | os.PathLike[str],
     *,
     backend: str = "auto",
+    check: Mapping[str, Any] | bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
     """Patch a plain model with the filters that `save_filters` wrote; returns the model.
@@ -72,7 +74,7 @@ def load_filters(
     Args:
         model: a plain model of the shape that the filters were saved from, with any head.
         path_or_repo: the folder, or a hub repository that holds the file.
-        backend: as in `patch_model`.
+        backend, check: as in `patch_model`.
         kwargs: where the file is, as in transformers: revision, token, cache_dir ...
 
     Raises:
@@ -92,7 +94,7 @@ def load_filters(
             f"the filters of {path!r} do not fit {type(model).__name__}: they were saved from a "
             f"model with {'; '.join(differing)}. Load them onto that base model."
         )
-    patch_model(model, variant, backend=backend)
+    patch_model(model, variant, backend=backend, check=check)
     try:
         load_filter_tensors(model, tensors, path, saved)
     except GraphAttentionError:

@@ -21,7 +21,8 @@ from .filters import filter_parameters, read_config
 from .parallel import whole
 from .variants import VariantConfig, variant_to_dict
 
-CHECKSUM = "checksum"  # the key of the entry "graph_attn"
+# The key of the entry "graph_attn". ("checksum" was once of the tensors alone; it is not read.)
+CHECKSUM = "digest"
 
 
 def checksum(config: VariantConfig, tensors: Iterable[Tensor]) -> str:
@@ -72,5 +73,5 @@ def refuse_changed(found: str, entry: Mapping[str, Any], path: str) -> None:
             f"the filters of {path!r} are not those that were saved: the checksum of their "
             f"settings and tensors is {found!r}, and {entry[CHECKSUM]!r} was written beside them. "
             f"The folder is damaged or was edited: save the model again. (Who edited it on purpose "
-            f"removes 'checksum' from the entry 'graph_attn'.)"
+            f"removes {CHECKSUM!r} from the entry 'graph_attn'.)"
         )

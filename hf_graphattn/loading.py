@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,13 +21,14 @@ from transformers.core_model_loading import revert_weight_conversion
 from .adapters import CONFIG_NAME
 from .attention import FILTER
 from .checkpoints import find_file, hub_arguments, read_filter_tensors, reading
-from .config_entry import make_entry, read_entry
+from .config_entry import read_entry
 from .configs import ENTRY, IMPLEMENTATION
 from .errors import GraphAttentionError, path_text, refusal
 from .filter_tensors import checksum, refuse_changed, refuse_damaged
 from .filters import filter_parameters, read_config
 from .parallel import shared_as
-from .patching import patch_model
+from .patching import patch
+from .placing import CHECKED
 from .saving import ASKS
 from .variants import VariantConfig
 
@@ -38,6 +39,7 @@ def from_pretrained(
     graph_attn: VariantConfig | None = None,
     auto_class: Any = None,
     backend: str = "auto",
+    check: Mapping[str, Any] | bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
     """A patched model as `save_pretrained` left it, from a folder or a hub repository.
@@ -48,12 +50,14 @@ def from_pretrained(
         auto_class: the class to load, `AutoModelForSequenceClassification` or a model class; by
             default the class that the checkpoint names.
         backend: as in `patch_model`.
+        check: as in `patch_model`; a checkpoint remembers with which version of transformers and
+            which backend its model was checked, and needs none with these.
         kwargs: as transformers' `from_pretrained`: dtype, device_map, tp_plan, revision, token ...
 
     Raises:
         GraphAttentionError: the checkpoint is plain, of a newer format or of an unknown variant;
-            a filter tensor is missing, misshapen or left over; `attn_implementation` is given; or
-            `graph_attn` is given for a patched checkpoint.
+            a filter tensor is missing, misshapen or left over; a file is damaged, or not what was
+            saved; `attn_implementation` is given; or `graph_attn` is given for a patched one.
     """
     if "attn_implementation" in kwargs:
         raise refusal(
@@ -76,10 +80,17 @@ def from_pretrained(
             asks = config.output_attentions or (saved or {}).get(ASKS, False)
         _make_plain(config, bool(asks))
         model, loaded = _load_plain(path, config, _class_of(config, auto_class, path), kwargs)
-        patch_model(model, variant, backend=backend)
+        checked = (saved or {}).get(CHECKED)
+        if not isinstance(checked, dict):
+            checked = None
+        elif backend == "auto":
+            backend = checked.get("backend", backend)
+        patch(model, variant, backend, check, checked)
         if saved is not None:
             load_filter_tensors(model, tensors, path, saved)
-            model.config.graph_attn = make_entry(variant) | _base_of(saved)
+            # The checkpoint that was loaded is not the base.
+            model.config.graph_attn.pop("base_model", None)
+            model.config.graph_attn |= {name: saved[name] for name in saved.keys() & {"base_model"}}
     return loaded
 
 
@@ -90,11 +101,6 @@ def _refuse_adapter(path: str, where: dict[str, Any]) -> None:
             f"its filters without a word. Load the model from a folder without {CONFIG_NAME}, and "
             f"then the adapter with load_peft(model, adapter)."
         )
-
-
-def _base_of(saved: dict[str, Any]) -> dict[str, Any]:
-    """The base model's name as it was saved. The checkpoint that is loaded is not the base."""
-    return {name: saved[name] for name in ("base_model",) if name in saved}
 
 
 def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
@@ -144,13 +150,13 @@ def _variant(
 
 def _class_of(config: PreTrainedConfig, auto_class: Any, path: str) -> Any:
     """The model class to load: the one that was asked for, or that the checkpoint names."""
-    what, cls, remedy = "auto_class", auto_class, "Leave it out to load what the checkpoint names."
-    if cls is None:
-        what, cls = f"'architectures' in the config.json of {path!r}", config.architectures
+    what, given, cls = "auto_class", auto_class, auto_class
+    remedy = "Leave it out to load what the checkpoint names."
+    if auto_class is None:
+        what, given = f"'architectures' in the config.json of {path!r}", config.architectures
         remedy = "Pass auto_class=AutoModelFor... to choose one."
-    given = cls
-    if isinstance(cls, list) and cls and isinstance(cls[0], str):
-        cls = getattr(transformers, cls[0], None)
+        named = str(given[0]) if isinstance(given, list) and given else ""
+        cls = getattr(transformers, named, None)
     if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
         cls = cls._model_mapping.get(type(config), None)
     is_model = isinstance(cls, type) and issubclass(cls, PreTrainedModel)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from transformers.masking_utils import eager_mask as eager_graph_attn_mask
 from transformers.masking_utils import sdpa_mask as graph_attn_mask
 
 
@@ -35,4 +36,4 @@ def merge(
     return position_bias + mask, False
 
 
-__all__ = ["graph_attn_mask", "merge"]
+__all__ = ["eager_graph_attn_mask", "graph_attn_mask", "merge"]

@@ -11,41 +11,28 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import transformers
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from . import backends
-from .architectures import AttentionModule, attention_modules, supported, unknown_attention
-from .attention import FILTER, before_attention
-from .card import hub_id
-from .config_entry import make_entry
-from .configs import (
-    ENTRY,
-    IMPLEMENTATION,
-    SAVED,
-    copies_of,
-    give_back,
-    is_marked,
-    make_plain,
-    own_configs,
-    replace_configs,
+from .architectures import (
+    attention_modules,
+    own_attention,
+    self_attention_modules,
+    verified,
 )
+from .backends import DELEGATE
+from .checking import FILTERED, Check, compare, made_batch
+from .configs import is_marked
 from .errors import GraphAttentionError, refusal
 from .filters import is_patched, refuse_no_model
-from .parallel import heads_mesh, refuse_spread, share_heads
-from .repository import PushToHub
+from .parallel import refuse_spread
+from .placing import passed, place, take_out
 from .running import refuse_running
-from .saving import SavePretrained
-from .variants import GraphFilter, VariantConfig, variant_configs
-
-# The attribute of a patched model that holds its `OwnConfig`s.
-UNDO = "_graph_attn_undo"
-# The methods that a patched model has of its own.
-METHODS = {"push_to_hub": PushToHub, "save_pretrained": SavePretrained}
+from .variants import VariantConfig, variant_configs
 
 # Patching and unpatching are one at a time: of two threads that patch a model, one is refused.
 _LOCK = threading.RLock()
@@ -55,45 +42,85 @@ Model = TypeVar("Model", bound=nn.Module)
 logger = logging.getLogger("hf_graphattn")
 
 
-def patch_model(model: Model, config: VariantConfig, *, backend: str = "auto") -> Model:
+def patch_model(
+    model: Model,
+    config: VariantConfig,
+    *,
+    backend: str = "auto",
+    check: Mapping[str, Any] | bool = False,
+) -> Model:
     """Turn the self-attention of `model` into the graph filter of `config`, in place.
 
     Args:
-        model: a transformers model of a supported architecture, with or without a head. It must
-            be the outermost model, since a part's filters are not saved with the whole.
+        model: a transformers model, with or without a head, whose attention goes through
+            transformers' `AttentionInterface`. It must be the outermost model, since a part's
+            filters are not saved with the whole.
         config: `GFSAConfig(...)`, `PLaTConfig(...)`, `LaplacianConfig(...)` ...
         backend: how the attention is computed. "auto" chooses at each call; "eager" keeps A;
             "sdpa" makes fused passes, as do "flash_attention_2" (the flash_attn package) and
             "flex_attention" where they can run; p-LaT has "blockwise" (any device) and "triton"
-            (CUDA).
+            (CUDA); "delegate" calls the architecture's own attention.
+        check: a batch of the model's inputs, on which `check(model, **batch)` compares first; or
+            True, on inputs made from its config, if an attention class is not verified. Without
+            it such a model is refused.
 
     Returns:
         The model itself.
 
     Raises:
         GraphAttentionError: an argument is bad; or the model is patched already, has no
-            attention, is of an architecture that is not supported, is running, or is spread over
-            processes otherwise than by tensor parallelism. The model is as it was.
+            attention that a filter can reach, is not verified and not checked, or fails the check;
+            is running, or is spread over processes otherwise than by tensor parallelism. The model
+            is as it was.
     """
+    return patch(model, config, backend, check, None)
+
+
+def patch(
+    model: Model,
+    config: VariantConfig,
+    backend: str,
+    check: Mapping[str, Any] | bool,
+    checked: Mapping[str, str] | None,
+) -> Model:
+    """`patch_model`; `checked` is what a checkpoint says of the check that its model has passed."""
     with _LOCK:
         _check_arguments(model, config)
         refuse_running(model, "patching")
-        _patch(model, config, backend)
+        _check_attention(model, config, backend, check, checked)
+        place(model, config, backend)
+        _tell_what_stays_plain(model)
         try:
             refuse_running(model, "patching")  # a forward may have begun meanwhile
         except GraphAttentionError:
-            _take_out(model)
+            take_out(model)
             raise
     return model
 
 
-def _patch(model: nn.Module, config: VariantConfig, backend: str) -> None:
-    modules = attention_modules(model)
-    chosen = _choose_layers(_self_attention(model, modules), config)
-    filters = [_build(config, layer, heads_mesh(model, layer)) for layer in chosen]
-    for graph_filter in filters:
-        graph_filter.backend = backends.check(backend, graph_filter.backends)
-    _attach(model, config, modules, dict(zip((m.name for m in chosen), filters, strict=True)))
+def check(
+    model: PreTrainedModel,
+    config: VariantConfig = FILTERED,
+    *,
+    backend: str = "auto",
+    **batch: Any,
+) -> Check:
+    """Compare filters on a plain model with the architecture's own attention; print what it found.
+
+    It costs a copy of the model in float64 (in float32, where it cannot run in float64), seven
+    forwards of the batch and, where the model generates, four times three tokens.
+
+    Args:
+        model: a plain model; it is not touched.
+        config, backend: as in `patch_model`.
+        batch: what a forward of the model is called with. Rows with padding make it say more.
+
+    Raises:
+        GraphAttentionError: as `patch_model`; or the plain model does not run on the batch.
+    """
+    _check_arguments(model, config)
+    _refuse_without_attention(model)
+    return compare(model, config, backend, batch)
 
 
 def unpatch_model(model: Model) -> Model:
@@ -113,22 +140,8 @@ def unpatch_model(model: Model) -> Model:
                 f"is_patched(model) tells whether a model is."
             )
         refuse_running(model, "unpatching")
-        _take_out(model)
+        take_out(model)
     return model
-
-
-def _take_out(model: nn.Module) -> None:
-    owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
-    for attention in attention_modules(model):
-        _detach(attention.module)
-    for owner in owners:
-        give_back(model, owner.__dict__.pop(UNDO))
-        for key, hook in list(owner._state_dict_hooks.items()):
-            if hook is tell_if_a_part:
-                del owner._state_dict_hooks[key]
-        for name in METHODS:
-            del owner.__dict__[name]
-    make_plain(model)
 
 
 def _check_arguments(model: object, config: object) -> None:
@@ -143,7 +156,7 @@ def _check_arguments(model: object, config: object) -> None:
             f"{type(model).__name__} is patched already. Call unpatch_model(model) first."
         )
     if not isinstance(model, PreTrainedModel):
-        remedy = f"This one cannot be patched: {_why_unsupported(model)}"
+        remedy = f"This one cannot be patched: {_why(model)}"
         if attention_modules(model):
             remedy = "Patch the transformers model before it is wrapped."
         raise refusal("model", type(model).__name__, "a transformers PreTrainedModel", remedy)
@@ -164,95 +177,63 @@ def _check_arguments(model: object, config: object) -> None:
     refuse_spread(model)
 
 
-def _self_attention(model: nn.Module, modules: list[AttentionModule]) -> list[AttentionModule]:
-    layers = [module for module in modules if module.is_self_attention]
-    if not layers:
-        raise GraphAttentionError(
-            f"{type(model).__name__} cannot be patched: {_why_unsupported(model)} Supported "
-            f"architectures: {supported()}."
-        )
-    return layers
-
-
-def _why_unsupported(model: nn.Module) -> str:
-    unknown = unknown_attention(model)
-    if not unknown:
-        return "it has no attention modules."
-    return f"its attention ({', '.join(unknown)}) is in no row of the architecture table."
-
-
-def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list[AttentionModule]:
-    if config.layers is None:
-        return layers
-    count = len(layers)
-    for index in config.layers:
-        if not -count <= index < count:
-            raise refusal(
-                "layers",
-                config.layers,
-                f"indices from {-count} to {count - 1}: the model has {count} self-attention "
-                f"module(s) of its own",
-                "Leave layers out: layers that share a module (ALBERT) share its filter."
-                if count == 1
-                else "",
-            )
-    wanted = {index % count for index in config.layers}
-    return [layer for i, layer in enumerate(layers) if i in wanted]
-
-
-def _build(config: VariantConfig, layer: AttentionModule, mesh: DeviceMesh | None) -> GraphFilter:
-    graph_filter = config.build(layer.num_heads)
-    graph_filter.to(layer.device).train(layer.module.training)
-    if mesh is not None:
-        share_heads(graph_filter, mesh)
-    return graph_filter
-
-
-def _attach(
-    model: Any,
+def _check_attention(
+    model: nn.Module,
     config: VariantConfig,
-    modules: list[AttentionModule],
-    filters: dict[str, GraphFilter],
+    backend: str,
+    check: Mapping[str, Any] | bool,
+    checked: Mapping[str, str] | None,
 ) -> None:
-    made = own_configs(model)
-    copies = copies_of(model, made)
-    own: Any = copies[id(model.config)]
-    setattr(own, IMPLEMENTATION, SAVED)
-    setattr(own, ENTRY, make_entry(config) | _base_model(model))
-    for attention in modules:
-        # None marks a module as plain on purpose; a module without the mark was never patched.
-        setattr(attention.module, FILTER, filters.get(attention.name))
-        if attention.name in filters:
-            attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
-    replace_configs(model, copies)
-    model.__dict__[UNDO] = made
-    model.register_state_dict_post_hook(tell_if_a_part)
-    methods = {name: method(model) for name, method in METHODS.items()}
-    model.__dict__.update(methods)
+    """Refuse a model whose attention is out of reach, or is not verified and fails the check."""
+    layers = self_attention_modules(model)
+    if not isinstance(check, (Mapping, bool)):
+        raise refusal("check", check, "a batch of the model's inputs (a dict), True or False")
+    _refuse_without_attention(model)
+    unverified = sorted({type(each.module).__name__ for each in layers if not each.is_verified})
+    if isinstance(check, Mapping):
+        batch = check
+    elif not unverified or checked == passed(backend):
+        return
+    elif check:
+        batch = made_batch(model)
+    else:
+        before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
+        raise GraphAttentionError(
+            f"{type(model).__name__} is not verified: {', '.join(unverified)} is in no row of the "
+            f"table ({verified()}).{before} Pass a batch of its inputs, check=batch, or "
+            f"check=True for inputs made from its config: what a filter computes is compared first "
+            f"with the architecture's own attention, on a copy of the model in float64."
+        )
+    found = compare(model, config, backend, batch)
+    if not found.passed:
+        raise GraphAttentionError(
+            f"{type(model).__name__} cannot be patched: the check found that a filter does not "
+            f"compute what it should. {found}\n"
+            f"backend={DELEGATE!r} calls the architecture's own attention: try it."
+        )
+    for row in found.rows:
+        if row.error is None:
+            logger.warning(f"{type(model).__name__}, generation with a cache: {row.says}")
 
 
-def tell_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Warn where a patched base model is saved inside another: that one's config lacks the filters.
-
-    A hook of `model.state_dict()`, which saving calls; DDP's and PEFT's prefixes are other ones.
-    """
-    if prefix and prefix == f"{model.base_model_prefix}.":
-        logger.warning(
-            f"{type(model).__name__} was patched as a part of another model, whose config.json "
-            f"will not say so: plain transformers would load it without the filters. Unpatch the "
-            f"part, and patch the outermost model."
+def _refuse_without_attention(model: nn.Module) -> None:
+    if not self_attention_modules(model):
+        raise GraphAttentionError(
+            f"{type(model).__name__} cannot be patched: {_why(model)} A filter can be put where "
+            f"attention goes through transformers' AttentionInterface; verified architectures: "
+            f"{verified()}."
         )
 
 
-def _base_model(model: PreTrainedModel) -> dict[str, str]:
-    """The hub id that the model came from, for the card; nothing if it came from a folder."""
-    name = hub_id(model.config.name_or_path)
-    return {"base_model": name} if name else {}
+def _tell_what_stays_plain(model: nn.Module) -> None:
+    own = sorted({type(module).__name__ for _, module in own_attention(model)})
+    if own:
+        logger.warning(
+            f"{type(model).__name__}: {', '.join(own)} computes attention by itself and has no "
+            f"filter. supported(model) lists all modules."
+        )
 
 
-def _detach(module: nn.Module) -> None:
-    for key, hook in list(module._forward_pre_hooks.items()):
-        if hook is before_attention:
-            del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
-    if hasattr(module, FILTER):
-        delattr(module, FILTER)
+def _why(model: nn.Module) -> str:
+    own = sorted({type(module).__name__ for _, module in own_attention(model)})
+    return f"{', '.join(own)} computes attention by itself." if own else "it has no attention."

@@ -60,7 +60,8 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
         The `PeftModel`.
 
     Raises:
-        GraphAttentionError: the adapter was trained with filters and the base has none, or others.
+        GraphAttentionError: the adapter was trained with filters and the base has none, or others;
+            or its files are damaged. The model is as it was.
         ImportError: PEFT is not installed.
     """
     refuse_no_model(model)

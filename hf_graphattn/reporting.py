@@ -1,18 +1,24 @@
-"""`report(model)`: a table of what was patched."""
+"""`report(model)`: a table of what was patched; `supported(model)`: of what could be."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from . import backends
 from .adapters import active_filter, original_filter
-from .architectures import AttentionModule, self_attention_modules
+from .architectures import (
+    AttentionModule,
+    attention_modules,
+    own_attention,
+    self_attention_modules,
+)
 from .attention import FILTER
-from .filters import graph_filters, refuse_plain
+from .filters import graph_filters, refuse_no_model, refuse_plain
 from .parallel import whole
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
@@ -45,15 +51,22 @@ class ReportRow:
         return (str(self.layer), self.module, str(self.heads), self.variant, scalars, backend)
 
 
-@dataclass(frozen=True)
-class Report:
-    """The table of `report(model)`: text when printed, HTML in a notebook."""
+class Row(Protocol):
+    """A row of a table."""
+
+    def cells(self) -> tuple[str, ...]: ...
+
+
+class Table:
+    """Text when printed, HTML in a notebook."""
+
+    headings: ClassVar[tuple[str, ...]]
 
     title: str
-    rows: tuple[ReportRow, ...]
+    rows: Sequence[Row]
 
     def __str__(self) -> str:
-        table = [HEADINGS, *(row.cells() for row in self.rows)]
+        table = [self.headings, *(row.cells() for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
@@ -68,7 +81,62 @@ class Report:
 
         body = "".join(row("td", each.cells()) for each in self.rows)
         caption = f"<caption>{html.escape(self.title)}</caption>"
-        return f"<table>{caption}<thead>{row('th', HEADINGS)}</thead><tbody>{body}</tbody></table>"
+        head = row("th", self.headings)
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(frozen=True)
+class Report(Table):
+    """The table of `report(model)`."""
+
+    headings = HEADINGS
+
+    title: str
+    rows: tuple[ReportRow, ...]
+
+
+@dataclass(frozen=True)
+class SupportRow:
+    """One attention module. kind: "self", "cross", or "own", which a filter cannot reach."""
+
+    module: str
+    attention: str
+    kind: str
+    heads: int
+    says: str
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.module, self.attention, self.kind, str(self.heads or ""), self.says)
+
+
+@dataclass(frozen=True)
+class Support(Table):
+    """The table of `supported(model)`."""
+
+    headings = ("module", "class", "attention", "heads", "filter")
+
+    title: str
+    rows: tuple[SupportRow, ...]
+
+
+def supported(model: nn.Module) -> Support:
+    """Which attention modules of a model can have a filter, and why not: nothing is computed.
+
+    Raises:
+        GraphAttentionError: it is no model.
+    """
+    refuse_no_model(model)
+    rows = []
+    for each in attention_modules(model):
+        says = "yes: verified" if each.is_verified else "after a check: patch_model(check=...)"
+        kind = "self" if each.is_self_attention else "cross"
+        says = says if each.is_self_attention else "no: stays plain"
+        rows.append(SupportRow(each.name, type(each.module).__name__, kind, each.num_heads, says))
+    for name, module in own_attention(model):
+        says = "no: it computes attention by itself"
+        rows.append(SupportRow(name, type(module).__name__, "own", 0, says))
+    found = sum(row.kind == "self" for row in rows)
+    return Support(f"{type(model).__name__}: {found} self-attention modules in reach", tuple(rows))
 
 
 def report(model: nn.Module) -> Report:

@@ -27,8 +27,8 @@ def test_every_variant_is_tested_with_the_backends_that_it_has() -> None:
     for name, case in VARIANT_CASES.items():
         assert type(case.config) is type(case.neutral) is ga.variant_configs()[name]
         assert set(case.config.trainable) == set(case.config.scalars) == set(case.start(1))
-        # Tested in test_backends.py and test_plat_triton.py:
-        elsewhere = {"flash_attention_2", "flex_attention", "triton"}
+        # Tested in test_backends.py, test_plat_triton.py and test_checking.py:
+        elsewhere = {"flash_attention_2", "flex_attention", "triton", "delegate"}
         assert set(case.backends) == set(case.config.build(1).backends) - elsewhere
 
 

@@ -136,7 +136,7 @@ def load_language_model(
     return (
         model
         if settings.variant is None
-        else ga.patch_model(model, settings.variant, backend=backend)
+        else ga.patch_model(model, settings.variant, backend=backend, check=True)
     )
 
 

@@ -113,7 +113,7 @@ def load_model(
             options["attn_implementation"] = backend
         return auto_class.from_pretrained(path, **options)
     model = auto_class.from_pretrained(path, **options)
-    return ga.patch_model(model, settings.variant, backend=backend)
+    return ga.patch_model(model, settings.variant, backend=backend, check=True)
 
 
 def trained_scalars(model: nn.Module) -> list[Tensor]:

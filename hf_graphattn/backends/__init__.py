@@ -14,6 +14,7 @@ from hf_graphattn.errors import refusal
 
 from .base import Attention, AttentionInputs, attention_matrix
 from .blockwise import BlockwiseAttention
+from .delegate import DelegateAttention
 from .eager import EagerAttention
 from .flash import FlashAttention
 from .flex import FlexAttention
@@ -24,6 +25,7 @@ _BACKENDS: dict[str, type[Attention]] = {
     backend.name: backend
     for backend in (
         BlockwiseAttention,
+        DelegateAttention,
         EagerAttention,
         FlashAttention,
         FlexAttention,
@@ -31,6 +33,9 @@ _BACKENDS: dict[str, type[Attention]] = {
         TritonAttention,
     )
 }
+
+
+DELEGATE, EAGER = DelegateAttention.name, EagerAttention.name
 
 
 def check(backend: object, supported: Iterable[str]) -> str:
@@ -61,6 +66,15 @@ def choose(
     dropout and the call. `fits` is the filter's own word: whether its kernel for a backend, if it
     has one, can take the call.
     """
+    if inputs.unknown:
+        if requested not in ("auto", DELEGATE) or DELEGATE not in supported:
+            raise refusal(
+                "backend",
+                requested,
+                f"{DELEGATE}, for filters that have it, since the attention is given "
+                f"{', '.join(inputs.unknown)}, which only the architecture's own knows",
+            )
+        return DELEGATE
     if requested != "auto":
         return requested
     for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0):

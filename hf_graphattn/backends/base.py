@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -14,6 +15,9 @@ from torch.nn import functional
 class AttentionInputs:
     """The arguments of one call of an attention layer, in the one form that backends read.
 
+    own: x -> A x, by the architecture's own attention. unknown: the names of arguments that only
+    that one knows the meaning of.
+
     query is (B, H, Nq, D) and key (B, H, Nk, D). `mask` is None, boolean (True = attend) or
     additive floating point, broadcastable to (B, H, Nq, Nk). `causal` is only True without a mask.
     """
@@ -24,13 +28,18 @@ class AttentionInputs:
     causal: bool
     scaling: float
     dropout: float
+    own: Callable[[Tensor], Tensor] | None = None
+    unknown: tuple[str, ...] = ()
 
 
 def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tensor:
     """`A = dropout(softmax(Q K^T * scaling + mask))`, (B, H, rows, Nk), in the query's dtype.
 
-    A query row that may attend nowhere is all zero, as in torch's fused kernels.
+    A query row that may attend nowhere is all zero, as in torch's fused kernels. Where only the
+    architecture's own attention knows how A is computed, that one does.
     """
+    if inputs.unknown:
+        return own_matrix(inputs)[:, :, rows]
     query = inputs.query[:, :, rows]
     scores = (query * inputs.scaling) @ inputs.key.mT
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -42,6 +51,14 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
         matrix = matrix * allowed.any(-1, keepdim=True)
     matrix = matrix.to(query.dtype)
     return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
+
+
+def own_matrix(inputs: AttentionInputs) -> Tensor:
+    """A by the architecture's own attention: what it makes of the identity, (B, H, Nq, Nk)."""
+    assert inputs.own is not None
+    key = inputs.key
+    identity = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device)
+    return inputs.own(identity.expand(*inputs.query.shape[:2], *identity.shape))
 
 
 def _bias(

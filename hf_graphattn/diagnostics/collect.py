@@ -68,7 +68,8 @@ def diagnose(
         max_sequences: how many sequences are read; the others are skipped.
         max_tokens: a longer sequence is refused, because of its cost.
         powers: the p of the p-Dirichlet energies.
-        orders: the K for which GFSA's approximation of A^K is compared with A^K.
+        orders: the K for which GFSA's approximation of A^K is compared with A^K, as far as GFSA
+            has them.
 
     Returns:
         A `Diagnosis`: `.to_pandas()`, `.to_json()`, `.figures()`, `.save_html(path)`. In its means

@@ -148,7 +148,13 @@ class GraphFilter(nn.Module):
     """
 
     # The backends that can compute it, in the order in which "auto" prefers them.
-    backends: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2", "flex_attention")
+    backends: ClassVar[tuple[str, ...]] = (
+        "sdpa",
+        "eager",
+        "flash_attention_2",
+        "flex_attention",
+        "delegate",
+    )
     # Its own kernels, by the backend that runs them; the other backends compute `attend`.
     kernels: ClassVar[Mapping[str, Kernel]] = {}
     backend: str = "auto"  # what the user asked for; set by `patch_model`

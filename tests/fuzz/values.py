@@ -178,6 +178,8 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "learning_rate": rates,
     "weight_decay": rates,
     "filter_learning_rate": a(None) | rates,
+    "check": flags | made(lambda: dict(_batch()), lambda: {"input_ids": torch.ones(1, 3).long()}),
+    "input_ids": made(lambda: _batch()["input_ids"], lambda: torch.ones(1, 3).long()),
     "data": made(
         _batch,
         lambda: [_batch(), _batch()],
@@ -235,4 +237,4 @@ _ABOUT = [
     p.name for p in inspect.signature(ga.model_card).parameters.values() if p.kind == p.KEYWORD_ONLY
 ]
 # The names that a function takes as **keywords, where they are the library's own.
-OTHERS = {"save_repository": _ABOUT, "push_to_hub": _ABOUT}
+OTHERS = {"save_repository": _ABOUT, "push_to_hub": _ABOUT, "check": ["input_ids"]}

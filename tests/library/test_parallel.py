@@ -63,7 +63,7 @@ def test_a_shared_model_is_saved_and_told_whole(
     case: Case, folder: Path, found: list[dict[str, Any]]
 ) -> None:
     saved = folder / f"{case.name}-saved"
-    assert "checksum" in json.loads((saved / "config.json").read_text())["graph_attn"]
+    assert "digest" in json.loads((saved / "config.json").read_text())["graph_attn"]
     whole = ga.from_pretrained(saved)
     other = ga.load_filters(plain(case.architecture, case.heads), folder / f"{case.name}-filters")
     filters = dict(ga.filter_parameters(other))

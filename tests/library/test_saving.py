@@ -40,7 +40,7 @@ def test_a_folder_holds_safetensors_json_and_the_loading_module(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == names
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["attn_implementation"] == "hf_graphattn.from_pretrained"
-    assert saved["graph_attn"].pop("checksum").startswith("sha256:")
+    assert saved["graph_attn"].pop("digest").startswith("sha256:")
     assert saved["graph_attn"] == {
         "format": 1,
         "hf_graphattn": ga.__version__,

@@ -58,7 +58,7 @@ def test_filter_tensors_are_finite_floating_point_numbers(kind: str, tmp_path: P
     """Even where no checksum is saved, as by 0.1.0."""
     model = patched("BERT")
     model.save_pretrained(tmp_path / "model")
-    edited(tmp_path / "model", lambda entry: entry.pop("checksum"))
+    edited(tmp_path / "model", lambda entry: entry.pop("digest"))
     ga.save_filters(model, tmp_path / "filters")
     settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules(model))
     get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
@@ -78,7 +78,7 @@ def test_filter_tensors_are_finite_floating_point_numbers(kind: str, tmp_path: P
         if "filters" in name:
             metadata = metadata | {
                 "graph_attn": json.dumps(
-                    {k: v for k, v in json.loads(metadata["graph_attn"]).items() if k != "checksum"}
+                    {k: v for k, v in json.loads(metadata["graph_attn"]).items() if k != "digest"}
                 )
             }
         key = min(key for key in tensors if key.endswith("0.attention.self.graph_filter.w_K"))

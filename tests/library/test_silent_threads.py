@@ -14,7 +14,7 @@ from refusals import refused
 from tiny import MODELS, inputs
 
 import hf_graphattn as ga
-from hf_graphattn import patching
+from hf_graphattn import patching, placing
 
 CONFIGS = (ga.GFSAConfig(w_K=0.3), ga.LaplacianConfig(step=0.4))
 
@@ -33,8 +33,8 @@ def test_of_two_threads_that_patch_a_model_one_is_refused(
     trial: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are past the first check when the first filter is built, unless a lock is held."""
-    build = patching._build
-    monkeypatch.setattr(patching, "_build", lambda *args: time.sleep(0.01) or build(*args))
+    build = placing._build
+    monkeypatch.setattr(placing, "_build", lambda *args: time.sleep(0.01) or build(*args))
     model = MODELS["BERT"]()
     batch = inputs(model)
     plain = model(**batch)[0]

@@ -1,0 +1,257 @@
+"""Whether a filter computes on a model what it should: the check that decides it.
+
+Of every attention class that transformers dispatches, the convention is known and the details
+are not: masks, caches, arguments that only the class's own attention reads. So a model whose
+classes are not verified is compared with itself, on a copy in float64:
+
+    plain       filters that change nothing, against the architecture's own eager attention
+    filtered    GFSA, against GFSA whose every `attend` is the architecture's own eager attention
+    effect      GFSA changes what the model returns
+    gfsa ...    the variant that is wanted, against its form with the architecture's own attention
+                or, where that cannot compute it, with the kept matrix
+    cached      what it generates with a cache, against without
+
+The comparison with its own attention is ours, not the papers'.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .architectures import self_attention_modules
+from .backends import DELEGATE, EAGER
+from .configs import model_configs
+from .errors import GraphAttentionError, refusal
+from .placing import place, take_out
+from .variants import VariantConfig
+from .variants.gfsa import GFSAConfig
+
+# Relative to a tensor's largest value. Many architectures round to float32 inside, in float64 too.
+TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}
+NEUTRAL = GFSAConfig(w_K=0.0)
+FILTERED = GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
+TOKENS = 3
+MASKS = ("attention_mask", "decoder_attention_mask")
+NOT_GENERATED_FROM = ("labels", "decoder_input_ids", "decoder_attention_mask", "use_cache")
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One comparison. error: the largest difference, relative; None where nothing was compared."""
+
+    name: str
+    error: float | None
+    passed: bool
+    says: str = ""
+
+    def __str__(self) -> str:
+        error = "" if self.error is None else f"{self.error:.1e}"
+        return f"{self.name:10}{'yes' if self.passed else 'NO':5}{error:10}{self.says}".rstrip()
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` found; printed, a line for each comparison."""
+
+    model: str
+    backend: str
+    dtype: torch.dtype
+    rows: tuple[CheckRow, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every comparison did."""
+        return all(row.passed for row in self.rows)
+
+    def __str__(self) -> str:
+        verdict = "exact" if self.passed else "not exact"
+        title = f"{self.model} with backend {self.backend!r}, in {self.dtype}: {verdict}"
+        return "\n".join([title, *map(str, self.rows)])
+
+
+def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str, Any]) -> Check:
+    """The comparisons of a plain model with its own attention; it is not touched.
+
+    Raises:
+        GraphAttentionError: the filters cannot be put into the model or cannot compute the batch;
+            or the plain model cannot.
+    """
+    copied, run = _copied(model, batch)
+    for each in model_configs(copied):
+        if getattr(each, "use_cache", False):
+            each.use_cache = False
+    tolerance, plain = TOLERANCES[copied.dtype], run()
+    none, some = (replace(each, layers=config.layers) for each in (NEUTRAL, FILTERED))
+    wanted, expected = _wanted(copied, run, config, backend)
+    # What the comparison's filter does not have is a kernel of the wanted one's own.
+    used = backend if backend in ("auto", *some.build(1).backends) else "auto"
+    neutral, filtered = (_placed(copied, run, each, used) for each in (none, some))
+    change = _error(filtered, neutral)
+    rows = [
+        _compared("plain", neutral, plain, tolerance),
+        _compared("filtered", filtered, _placed(copied, run, some, DELEGATE), tolerance),
+        CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
+        _compared(config.variant, wanted, expected, tolerance),
+    ]
+    if copied.can_generate():
+        given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
+        rows.append(_cached(copied, given, some, used, tolerance))
+    return Check(type(model).__name__, backend, copied.dtype, tuple(rows))
+
+
+def _wanted(
+    model: Any, run: Callable[[], list[Tensor]], config: VariantConfig, backend: str
+) -> list[list[Tensor]]:
+    """What the wanted filters give, and what they give by the architecture's own attention or, if
+    that cannot compute them, by the kept matrix."""
+    found = _placed(model, run, config, backend)
+    heads = self_attention_modules(model)[0].num_heads
+    own = DELEGATE if DELEGATE in config.build(heads).backends else EAGER
+    return [found, _placed(model, run, config, own)]
+
+
+def made_batch(model: Any) -> dict[str, Tensor]:
+    """Inputs for a model that reads tokens or images, made from its config.
+
+    Raises:
+        GraphAttentionError: it reads something else.
+    """
+    config, generator = model.config.get_text_config(), torch.Generator().manual_seed(0)
+    name = model.main_input_name
+    if name == "input_ids":
+        shape, high = (2, 9), config.vocab_size
+        ids = torch.randint(high // 2, high, shape, generator=generator)  # beyond special tokens
+        batch = {name: ids, "attention_mask": torch.ones_like(ids)}
+        batch["attention_mask"][0, -3:] = 0
+        if model.config.is_encoder_decoder:
+            batch["decoder_input_ids"] = ids[:, :7]
+    elif name == "pixel_values" and isinstance(getattr(model.config, "image_size", None), int):
+        size = model.config.image_size
+        channels = getattr(model.config, "num_channels", 3)
+        batch = {name: torch.randn(2, channels, size, size, generator=generator)}
+    else:
+        raise refusal(
+            "check",
+            True,
+            f"a batch of the inputs of {type(model).__name__}, which reads {name}",
+            "Pass check=batch.",
+        )
+    return {name: each.to(model.device) for name, each in batch.items()}
+
+
+def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], list[Tensor]]]:
+    """(A copy in evaluation with its own eager attention; what gives its outputs on the batch).
+
+    In float64, or in float32 where some operation has no other form, or where eager attention gives
+    NaN in float64: its least number is minus infinity in the float32 of a softmax.
+    """
+    masks = [batch[name].bool() for name in MASKS if isinstance(batch.get(name), Tensor)]
+    for dtype in TOLERANCES:
+        made = copy.deepcopy(model).eval().to(dtype)
+        made.set_attn_implementation("eager")
+
+        def run(made: Any = made, dtype: torch.dtype = dtype) -> list[Tensor]:
+            given = {name: _cast(each, dtype) for name, each in batch.items()}
+            with torch.no_grad(), torch.random.fork_rng():
+                torch.manual_seed(0)  # some models draw what they mask
+                return [_kept(each, masks) for each in _tensors(made(**given))]
+
+        try:
+            if not any(each.isnan().any() for each in run()):
+                break
+        except Exception as error:
+            if dtype == torch.float32:
+                raise GraphAttentionError(
+                    f"the plain {type(model).__name__} does not run on the batch of the check: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+    return made, run
+
+
+def _cached(
+    model: Any, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
+) -> CheckRow:
+    """What it generates with a cache, or the words in which that is refused."""
+
+    def logits(use_cache: bool) -> list[Tensor]:
+        given = {name: _cast(each, model.dtype) for name, each in batch.items()}
+        made = model.generate(
+            **given,
+            use_cache=use_cache,
+            do_sample=False,
+            num_beams=1,
+            min_new_tokens=TOKENS,
+            max_new_tokens=TOKENS,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        return list(_tensors(made.logits))
+
+    try:
+        own = _error(logits(True), logits(False))
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        return CheckRow("cached", None, True, f"not run: it does not generate from this: {error}")
+    if own > tolerance:
+        return CheckRow("cached", None, True, f"not run: its own cache differs by {own:.1e}")
+    try:
+        cached = _placed(model, partial(logits, True), config, backend)
+    except GraphAttentionError as error:
+        return CheckRow("cached", None, True, f"refused: {error}")
+    uncached = _placed(model, partial(logits, False), config, backend)
+    return _compared("cached", cached, uncached, tolerance)
+
+
+def _placed(model: Any, run: Callable[[], list[Tensor]], config: Any, backend: str) -> list[Tensor]:
+    place(model, config, backend)
+    try:
+        return run()
+    finally:
+        take_out(model)
+
+
+def _compared(name: str, found: list[Tensor], expected: list[Tensor], tolerance: float) -> CheckRow:
+    error = _error(found, expected)
+    return CheckRow(name, error, error <= tolerance)
+
+
+def _error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest difference, relative to the largest value of its tensor; infinite for NaN."""
+    errors = [0.0]
+    for one, other in zip(found, expected, strict=True):
+        if one.shape != other.shape:
+            return float("inf")
+        differs = one != other  # not so where both are infinite, as masked logits are
+        if differs.any():
+            difference = (one - other)[differs].abs().max() / other[differs].abs().max()
+            errors.append(float(difference.nan_to_num(nan=float("inf"))))
+    return max(errors)
+
+
+def _kept(output: Tensor, masks: list[Tensor]) -> Tensor:
+    """The rows of an output that are of tokens, not of padding, which means nothing."""
+    for mask in masks:
+        if output.shape[:2] == mask.shape:
+            return output[mask]
+    return output
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The floating-point tensors of a model's output, in order; caches are left out."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, (list, tuple, dict)):
+        for each in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(each)
+
+
+def _cast(value: Any, dtype: torch.dtype | None) -> Any:
+    is_cast = isinstance(value, Tensor) and value.is_floating_point() and dtype is not None
+    return value.to(dtype) if is_cast else value

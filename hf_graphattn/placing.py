@@ -1,0 +1,174 @@
+"""Putting filters into a model's attention modules, and taking them out again.
+
+Each module gains a submodule `graph_filter` and a forward pre-hook. The modules get copies of their
+configs, which say the name of the attention function and what was patched, in one JSON object,
+`config.graph_attn`. Whether a model may be patched is `patching`'s question.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import transformers
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from . import backends
+from .architectures import AttentionModule, attention_modules, own_attention
+from .attention import AS_EAGER, FILTER, NAME, before_attention
+from .card import hub_id
+from .config_entry import make_entry
+from .configs import (
+    ENTRY,
+    IMPLEMENTATION,
+    SAVED,
+    copies_of,
+    give_back,
+    make_plain,
+    own_configs,
+    replace_configs,
+)
+from .errors import refusal
+from .parallel import heads_mesh, share_heads
+from .repository import PushToHub
+from .saving import SavePretrained
+from .variants import GraphFilter, VariantConfig
+
+# The attribute of a patched model that holds its `OwnConfig`s.
+UNDO = "_graph_attn_undo"
+# The key of a patched model's entry that says with what it was checked.
+CHECKED = "checked"
+# The methods that a patched model has of its own.
+METHODS = {"push_to_hub": PushToHub, "save_pretrained": SavePretrained}
+
+logger = logging.getLogger("hf_graphattn")
+
+
+def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
+    """Put the filters of `config` into a model; after an error the model is as it was.
+
+    Where an attention class is not verified, or the architecture's own attention computes, that one
+    is given the masks that it is written for.
+
+    Raises:
+        GraphAttentionError: nothing says how many heads a layer has; or the settings do not fit.
+    """
+    modules = attention_modules(model)
+    layers = [each for each in modules if each.is_self_attention]
+    chosen = _choose_layers(layers, config)
+    filters = [_build(config, layer, heads_mesh(model, layer)) for layer in chosen]
+    for graph_filter in filters:
+        graph_filter.backend = backends.check(backend, graph_filter.backends)
+    own = not all(each.is_verified for each in layers) or bool(own_attention(model))
+    own = own or backend == backends.DELEGATE
+    placed = dict(zip((each.name for each in chosen), filters, strict=True))
+    _attach(model, config, modules, placed, AS_EAGER if own else NAME, backend)
+
+
+def passed(backend: str) -> dict[str, str]:
+    """What the entry of a checked model says of the check: it holds for these alone."""
+    return {"transformers": transformers.__version__, "backend": backend}
+
+
+def take_out(model: nn.Module) -> None:
+    """Take the filters out of a model, and give its modules their configs back."""
+    owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
+    for attention in attention_modules(model):
+        _detach(attention.module)
+    for owner in owners:
+        give_back(model, owner.__dict__.pop(UNDO))
+        for key, hook in list(owner._state_dict_hooks.items()):
+            if hook is tell_if_a_part:
+                del owner._state_dict_hooks[key]
+        for name in METHODS:
+            del owner.__dict__[name]
+    make_plain(model)
+
+
+def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list[AttentionModule]:
+    if config.layers is None:
+        return layers
+    count = len(layers)
+    for index in config.layers:
+        if not -count <= index < count:
+            raise refusal(
+                "layers",
+                config.layers,
+                f"indices from {-count} to {count - 1}: the model has {count} self-attention "
+                f"module(s) of its own",
+                "Leave layers out: layers that share a module (ALBERT) share its filter."
+                if count == 1
+                else "",
+            )
+    wanted = {index % count for index in config.layers}
+    return [layer for i, layer in enumerate(layers) if i in wanted]
+
+
+def _build(config: VariantConfig, layer: AttentionModule, mesh: DeviceMesh | None) -> GraphFilter:
+    if not layer.num_heads:
+        raise refusal(
+            f"the number of heads of {layer.name}",
+            "not known",
+            "one of the attributes by which attention modules of transformers say it",
+            "Leave this layer out with layers=(...).",
+        )
+    graph_filter = config.build(layer.num_heads)
+    graph_filter.to(layer.device).train(layer.module.training)
+    if mesh is not None:
+        share_heads(graph_filter, mesh)
+    return graph_filter
+
+
+def _attach(
+    model: Any,
+    config: VariantConfig,
+    modules: list[AttentionModule],
+    filters: dict[str, GraphFilter],
+    implementation: str,
+    backend: str,
+) -> None:
+    made = own_configs(model, implementation)
+    copies = copies_of(model, made)
+    own: Any = copies[id(model.config)]
+    setattr(own, IMPLEMENTATION, SAVED)
+    checked = {CHECKED: passed(backend)} if implementation == AS_EAGER else {}
+    setattr(own, ENTRY, make_entry(config) | _base_model(model) | checked)
+    for attention in modules:
+        # None marks a module as plain on purpose; a module without the mark was never patched.
+        setattr(attention.module, FILTER, filters.get(attention.name))
+        if attention.name in filters:
+            attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
+    replace_configs(model, copies)
+    model.__dict__[UNDO] = made
+    model.register_state_dict_post_hook(tell_if_a_part)
+    methods = {name: method(model) for name, method in METHODS.items()}
+    model.__dict__.update(methods)
+
+
+def tell_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Warn where a patched base model is saved inside another: that one's config lacks the filters.
+
+    A hook of `model.state_dict()`, which saving calls; DDP's and PEFT's prefixes are other ones.
+    """
+    if prefix and prefix == f"{model.base_model_prefix}.":
+        logger.warning(
+            f"{type(model).__name__} was patched as a part of another model, whose config.json "
+            f"will not say so: plain transformers would load it without the filters. Unpatch the "
+            f"part, and patch the outermost model."
+        )
+
+
+def _base_model(model: PreTrainedModel) -> dict[str, str]:
+    """The hub id that the model came from, for the card; nothing if it came from a folder."""
+    name = hub_id(model.config.name_or_path)
+    return {"base_model": name} if name else {}
+
+
+def _detach(module: nn.Module) -> None:
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if hook is before_attention:
+            del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
+    if hasattr(module, FILTER):
+        delattr(module, FILTER)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import numbers
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
@@ -112,7 +113,7 @@ class VariantConfig:
         allowed = "None for all layers, or one or more integers"
         if not is_sequence(layers) or len(layers) == 0:
             raise refusal("layers", layers, allowed)
-        if not all(is_integer(layer) for layer in layers):
+        if not all(is_integer(layer) and abs(layer) <= sys.maxsize for layer in layers):
             raise refusal("layers", tuple(layers), allowed)
         return tuple(int(layer) for layer in layers)
 

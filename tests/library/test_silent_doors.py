@@ -37,6 +37,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "p bytes": (lambda: ga.PLaTConfig(p=b"1"), ("p is b'1'", "finite number")),
     "coefficients bytes": (lambda: ga.PolynomialConfig(coefficients=b"123"), ("b'123'", "two")),
     "layers bytes": (lambda: ga.GFSAConfig(layers=b"01"), ("layers", "b'01'")),
+    "a layer of many digits": (lambda: ga.GFSAConfig(layers=(10**5000,)), ("layers", "digits")),
     "trainable bytes": (lambda: ga.GFSAConfig(trainable=b"p"), ("trainable", "b'p'")),
     "what cannot be printed": (lambda: ga.GFSAConfig(w_0=Silent()), ("w_0 is Silent", "printed")),
     "trainable without digits": (

@@ -61,10 +61,11 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
     filters = [_build(config, layer, heads_mesh(model, layer)) for layer in chosen]
     for graph_filter in filters:
         graph_filter.backend = backends.check(backend, graph_filter.backends)
-    own = not all(each.is_verified for each in layers) or bool(own_attention(model))
-    own = own or backend == backends.DELEGATE
+    unverified = not all(each.is_verified for each in layers)
+    as_eager = unverified or bool(own_attention(model)) or backend == backends.DELEGATE
+    checked = {CHECKED: passed(backend)} if unverified else {}
     placed = dict(zip((each.name for each in chosen), filters, strict=True))
-    _attach(model, config, modules, placed, AS_EAGER if own else NAME, backend)
+    _attach(model, config, modules, placed, AS_EAGER if as_eager else NAME, checked)
 
 
 def passed(backend: str) -> dict[str, str]:
@@ -127,13 +128,12 @@ def _attach(
     modules: list[AttentionModule],
     filters: dict[str, GraphFilter],
     implementation: str,
-    backend: str,
+    checked: dict[str, Any],
 ) -> None:
     made = own_configs(model, implementation)
     copies = copies_of(model, made)
     own: Any = copies[id(model.config)]
     setattr(own, IMPLEMENTATION, SAVED)
-    checked = {CHECKED: passed(backend)} if implementation == AS_EAGER else {}
     setattr(own, ENTRY, make_entry(config) | _base_model(model) | checked)
     for attention in modules:
         # None marks a module as plain on purpose; a module without the mark was never patched.

@@ -168,6 +168,9 @@ def _row(layer: int, attention: AttentionModule) -> ReportRow:
     backend, reason = backends.explain(
         current.backend, current.backends, attention.device.type, current.operands + 1
     )
+    delegates = current.backend == "auto" and backends.DELEGATE in current.backends
+    if delegates and not attention.is_verified:
+        reason += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
 

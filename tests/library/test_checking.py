@@ -24,6 +24,7 @@ from transformers import (
     SiglipVisionConfig,
     SiglipVisionModel,
 )
+from transformers.models.llama import modeling_llama
 from transformers.models.qwen2 import modeling_qwen2
 from zoo import models
 from zoo.batches import inputs as zoo_inputs
@@ -136,6 +137,44 @@ class Doubles(modeling_qwen2.Qwen2Attention):
         if self.config._attn_implementation == "eager":
             return super().forward(once, *args, **kwargs)
         return once, weights
+
+
+class OfItsOwn(modeling_llama.LlamaAttention):
+    """A subclass of a verified class, whose forward nobody has verified."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        out, weights = super().forward(hidden_states, *args, **kwargs)
+        return 2 * out, weights
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_not_verified() -> None:
+    model = MODELS["Llama"]()
+    for layer in model.model.layers:
+        layer.self_attn.__class__ = OfItsOwn
+    with untouched(model), refused("not verified", "OfItsOwn"):
+        ga.patch_model(model, GFSA)
+    ga.patch_model(model, GFSA, check=True)
+
+
+def test_only_a_model_that_was_checked_says_so() -> None:
+    model = ga.patch_model(MODELS["BERT"](), GFSA, backend="delegate")
+    assert "checked" not in model.config.graph_attn
+    model, _ = unverified("qwen2")
+    assert "checked" in ga.patch_model(model, GFSA, check=True).config.graph_attn
+
+
+def test_cross_attention_is_found_by_every_name_that_it_has() -> None:
+    """Also where it has as many queries as keys, so that A would have a square."""
+    for model_type, word in (("pix2struct", "encoder_decoder"), ("sam", "token_to_image")):
+        rows = ga.supported(models.build(model_type)).rows
+        kinds = {row.kind for row in rows if word in row.module}
+        assert kinds == {"cross"}
+
+
+def test_the_report_tells_what_is_delegated() -> None:
+    model, batch = unverified("gemma2")
+    ga.patch_model(model, GFSA, check=batch)
+    assert "delegate for arguments that only Gemma2Attention knows" in str(ga.report(model))
 
 
 def test_a_model_that_computes_otherwise_is_refused() -> None:

@@ -178,7 +178,8 @@ def _filtered(
     if own.shape[-2] != new:
         raise GraphAttentionError(
             f"the attention has {new} queries and {keys} keys: keys from a cache that the filter "
-            f"cannot use (pass use_cache=False), or of other tokens, where A has no square."
+            f"cannot use (pass use_cache=False), or of other tokens, where A has no square "
+            f"(leave such modules out with layers=(...))."
         )
     if not record:
         return graph_filter(attend, own), None

@@ -154,25 +154,28 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
     """
     masks = [batch[name].bool() for name in MASKS if isinstance(batch.get(name), Tensor)]
     for dtype in TOLERANCES:
-        made = copy.deepcopy(model).eval().to(dtype)
-        made.set_attn_implementation("eager")
-
-        def run(made: Any = made, dtype: torch.dtype = dtype) -> list[Tensor]:
-            given = {name: _cast(each, dtype) for name, each in batch.items()}
-            with torch.no_grad(), torch.random.fork_rng():
-                torch.manual_seed(0)  # some models draw what they mask
-                return [_kept(each, masks) for each in _tensors(made(**given))]
-
         try:
+            made = copy.deepcopy(model).eval().to(dtype)
+            made.set_attn_implementation("eager")
+            run = partial(_outputs, made, batch, masks, dtype)
             if not any(each.isnan().any() for each in run()):
                 break
         except Exception as error:
             if dtype == torch.float32:
                 raise GraphAttentionError(
-                    f"the plain {type(model).__name__} does not run on the batch of the check: "
-                    f"{type(error).__name__}: {error}"
+                    f"a copy of the plain {type(model).__name__} does not run on the batch of the "
+                    f"check: {type(error).__name__}: {error}"
                 ) from error
     return made, run
+
+
+def _outputs(
+    model: Any, batch: Mapping[str, Any], masks: list[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    given = {name: _cast(each, dtype) for name, each in batch.items()}
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)  # some models draw what they mask
+        return [_kept(each, masks) for each in _tensors(model(**given))]
 
 
 def _cached(

@@ -88,11 +88,13 @@ def diagnose(
             "a model that this process has whole",
             "Load it again, in one process.",
         )
-    if not isinstance(data, Iterable):
-        raise refusal("data", type(data).__name__, "a batch (dict of tensors), or several")
+    try:
+        batches = iter([data] if isinstance(data, Mapping) else data)
+    except TypeError:
+        raise refusal("data", data, "a batch (dict of tensors), or several") from None
     with _prepared(model, base_model(model)), ExitStack() as stack:
         reader = _Reader(model, settings, stack)
-        for batch in [data] if isinstance(data, Mapping) else data:
+        for batch in batches:
             reader.read(batch)
             if reader.sequences >= settings.max_sequences:
                 break

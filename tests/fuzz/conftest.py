@@ -4,6 +4,7 @@ for each target, whose counts are printed at the end."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from outcomes import COUNTS
 
 MANY = int(os.environ.get("HF_GRAPHATTN_FUZZ", "0"))
-FEW = 60
+FEW = 30
 COLUMNS = ("tried", "exact", "refused")
 
 settings.register_profile(
@@ -36,12 +37,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [
-        report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)
-    ]
-    rows = {report.nodeid: dict(report.user_properties).get("fuzz") for report in reports}
-    terminalreporter.section("fuzz")
-    for name, counts in sorted(rows.items()):
+    rows: dict[str, Counter[str]] = {}
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
+        counts = dict(report.user_properties).get("fuzz")
         if counts:
-            shown = "  ".join(f"{counts.get(column, 0):7} {column}" for column in COLUMNS)
-            terminalreporter.write_line(f"{shown}  {name.partition('::')[2]}")
+            rows[report.nodeid.partition("::")[2]] = Counter(counts)
+    terminalreporter.section("fuzz")
+    for name, counts in [*sorted(rows.items()), ("in all", sum(rows.values(), Counter()))]:
+        shown = "  ".join(f"{counts[column]:7} {column}" for column in COLUMNS)
+        terminalreporter.write_line(f"{shown}  {name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import tempfile
 import warnings
@@ -26,7 +25,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceCl
 import hf_graphattn as ga
 
 Make = Callable[[], Any]
-_KEPT = contextlib.ExitStack()  # the folders of this process
+PARENT = tempfile.TemporaryDirectory()  # is removed at the end of the process
 
 
 class Awkward:
@@ -116,7 +115,8 @@ ODD: tuple[Make, ...] = (
 @cache
 def folder(kind: str) -> str:
     """A folder with a patched model, the plain one, or an adapter, beside its filters; or empty."""
-    path = _KEPT.enter_context(tempfile.TemporaryDirectory())
+    path = Path(PARENT.name) / kind
+    path.mkdir()
     torch.manual_seed(0)
     saved: dict[str, Make] = {"patched": lambda: patched("BERT"), "adapter": _adapted}
     if kind == "plain":
@@ -125,7 +125,7 @@ def folder(kind: str) -> str:
         model = saved[kind]()
         model.save_pretrained(path)
         ga.save_filters(model, path)
-    return path
+    return str(path)
 
 
 def _batch(**changes: Any) -> dict[str, torch.Tensor]:

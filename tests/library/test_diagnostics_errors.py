@@ -41,7 +41,8 @@ def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
         (NINE, {"orders": 3}, r"orders is 3; allowed: one or more"),
         (NINE, {"orders": (2, 10**9)}, r"orders is .*; allowed: at most 1000000, .*GFSA"),
         (NINE, {"powers": 2.0}, r"powers is 2\.0; allowed: one or more"),
-        (3, {}, r"data is 'int'; allowed: a batch"),
+        (3, {}, r"data is 3; allowed: a batch"),
+        (torch.tensor(1.0), {}, r"data is tensor\(1\.\); allowed: a batch"),
         ({"input_ids": None}, {}, r"a batch is \{'input_ids': None\}; allowed: a dict of tensors"),
         (
             {**NINE, "attention_mask": torch.tensor([[1.0] * 8 + [float("nan")]])},

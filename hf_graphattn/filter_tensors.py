@@ -37,7 +37,7 @@ def checksum(config: VariantConfig, tensors: Iterable[Tensor]) -> str:
 
 
 def checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict[str, str]:
-    """`{"checksum": ...}` of the tensors that are saved; empty where no process holds them whole.
+    """The entry of the checksum of what is saved; empty where no process holds the tensors whole.
 
     state: the tensors that are saved instead of the model's own, as accelerate gathers them.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -106,7 +107,8 @@ def eager_attention(module: Any) -> Callable[..., Any]:
     Raises:
         GraphAttentionError: its forward names none.
     """
-    forward = _forward(type(module))
+    cls: Any = type(module)
+    forward = _forward(cls)
     names = [name for name in forward.__code__.co_names if "eager" in name]
     for name in names:
         if callable(forward.__globals__.get(name)):
@@ -135,6 +137,7 @@ def _is_named(module: nn.Module) -> bool:
     return "attention" in type(module).__name__.lower() and any(True for _ in module.parameters())
 
 
+@cache
 def _forward(cls: Any) -> Any:
     """The forward of a class that looks its attention function up; None for other classes."""
     for base in cls.__mro__:
@@ -155,7 +158,8 @@ def _is_cross(name: str) -> bool:
 
 
 def _takes_filter(module: Any) -> bool:
-    return _forward(type(module)) is not None
+    cls: Any = type(module)
+    return _forward(cls) is not None
 
 
 def _heads(module: Any) -> int:

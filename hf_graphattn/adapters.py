@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .attention import is_filter_key
 from .errors import refusal
+from .interface import is_filter_key
 from .variants import GraphFilter
 
 CONFIG_NAME = "adapter_config.json"  # the file that makes a folder an adapter's

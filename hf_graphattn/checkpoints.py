@@ -17,8 +17,8 @@ from transformers.utils import (
 )
 from transformers.utils.hub import cached_file
 
-from .attention import is_filter_key
 from .errors import GraphAttentionError
+from .interface import is_filter_key
 
 # The arguments of transformers' from_pretrained that say where the files are.
 HUB_ARGUMENTS = (

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
-from .attention import NAMES
+from .interface import NAMES
 
 # What patching writes to a copy: it never goes back to the config that was copied.
 IMPLEMENTATION = "attn_implementation"
@@ -51,7 +51,7 @@ def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
 def own_configs(model: nn.Module, implementation: str) -> list[OwnConfig]:
     """Copies of all configs of a model, each marked as that of a patched model.
 
-    implementation: the name of the attention function, one of `attention.NAMES`.
+    implementation: the name of the attention function, one of `interface.NAMES`.
     """
     originals = _with_nested(model_configs(model))
     found = [OwnConfig(copy.copy(each), _plain(each), {}) for each in originals]

@@ -22,12 +22,12 @@ from transformers import PreTrainedModel
 
 from .adapters import base_model, original_filter, refuse_adapted
 from .architectures import self_attention_modules
-from .attention import FILTER
 from .checkpoints import HUB_ARGUMENTS, find_file, reading
 from .config_entry import make_entry, read_entry
 from .errors import GraphAttentionError, path_text
 from .filter_tensors import CHECKSUM, checksum
 from .filters import graph_filters, read_config, refuse_no_model
+from .interface import FILTER
 from .loading import load_filter_tensors
 from .parallel import whole
 from .patching import patch_model, unpatch_model

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch import nn
 
 from .adapters import original_filter
-from .attention import FILTER
 from .errors import GraphAttentionError, refusal
+from .interface import FILTER
 from .variants import VariantConfig
 
 

@@ -19,13 +19,13 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from .adapters import CONFIG_NAME
-from .attention import FILTER
 from .checkpoints import find_file, hub_arguments, read_filter_tensors, reading
 from .config_entry import read_entry
 from .configs import ENTRY, IMPLEMENTATION
 from .errors import GraphAttentionError, path_text, refusal
 from .filter_tensors import checksum, refuse_changed, refuse_damaged
 from .filters import filter_parameters, read_config
+from .interface import FILTER
 from .parallel import shared_as
 from .patching import patch
 from .placing import CHECKED

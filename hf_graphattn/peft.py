@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .adapters import base_model, load_adapter, saved_filters, unchanged
-from .attention import FILTER
 from .checkpoints import find_file, hub_arguments, reading
 from .config_entry import make_entry, read_entry
 from .configs import ENTRY
@@ -26,6 +25,7 @@ from .errors import GraphAttentionError, path_text, refusal
 from .filter_files import FILTERS_NAME, load_filters, read_filters
 from .filter_tensors import refuse_damaged
 from .filters import filter_parameters, is_patched, read_config, refuse_no_model
+from .interface import FILTER
 from .variants import VariantConfig
 
 logger = logging.getLogger("hf_graphattn")

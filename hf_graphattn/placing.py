@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 
 from . import backends
 from .architectures import AttentionModule, attention_modules, own_attention
-from .attention import AS_EAGER, FILTER, NAME, before_attention
 from .card import hub_id
 from .config_entry import make_entry
 from .configs import (
@@ -31,6 +30,7 @@ from .configs import (
     replace_configs,
 )
 from .errors import refusal
+from .interface import AS_EAGER, FILTER, NAME, before_attention
 from .parallel import heads_mesh, share_heads
 from .repository import PushToHub
 from .saving import SavePretrained

@@ -17,8 +17,8 @@ from .architectures import (
     own_attention,
     self_attention_modules,
 )
-from .attention import FILTER
 from .filters import graph_filters, refuse_no_model, refuse_plain
+from .interface import FILTER
 from .parallel import whole
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from hf_graphattn.adapters import active_filter, base_model
 from hf_graphattn.architectures import self_attention_modules
-from hf_graphattn.attention import FILTER
 from hf_graphattn.configs import model_configs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.filters import is_patched, refuse_no_model
+from hf_graphattn.interface import FILTER
 from hf_graphattn.parallel import is_spread
 from hf_graphattn.patching import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer, is_sequence

@@ -59,6 +59,8 @@ def reading(path: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and path in str(error):
             raise
+        if isinstance(error, OSError) and not Path(path).exists():  # a repository out of reach
+            raise OSError(f"{path!r} cannot be loaded: {error}") from error
         raise GraphAttentionError(
             f"{path!r} cannot be loaded: {type(error).__name__}: {error}. Its files are damaged, "
             f"were edited, or belong to another model; or an argument is wrong."

@@ -1,14 +1,14 @@
-"""`python -m hf_graphattn.diagnose --model runs/a --model runs/b --text file`; see `--help`."""
+"""`python -m hf_graphattn.diagnose ...` is `graphattn diagnose ...`."""
 
 import sys
 
-from hf_graphattn.diagnostics import diagnose
-
 if __name__ == "__main__":
-    from hf_graphattn.diagnostics.command import main
+    from hf_graphattn.command import main
 
-    main()
+    main(["diagnose", *sys.argv[1:]])
 else:
+    from hf_graphattn.diagnostics import diagnose
+
     # Importing a submodule sets its package's attribute of that name. The function takes the
     # module's place, so that `hf_graphattn.diagnose` stays the function.
     sys.modules[__name__] = diagnose  # type: ignore[assignment]

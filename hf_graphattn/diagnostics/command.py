@@ -1,4 +1,4 @@
-"""`python -m hf_graphattn.diagnose`: models and a text in, one HTML page out."""
+"""`graphattn diagnose`: models and a text in, one HTML page out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.errors import refusal
 
 from .collect import diagnose
 from .diagnosis import Diagnosis
@@ -20,27 +20,19 @@ from .extras import optional
 from .page import save_html
 from .texts import TokenIds, batches, load, readable, token_ids
 
-DESCRIPTION = """Look inside one or several models: what attention and graph filters do to the
-tokens of a text. Writes one HTML page with every figure in it, the models side by side."""
 
+def run(options: argparse.Namespace) -> None:
+    """Measure each model, write the page and, if asked for, the numbers.
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. An argument that it cannot use ends it with one line and exit status 2."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
-        optional("matplotlib")  # if it is missing, say so before minutes of measuring
-        names = _names(options.model)
-        texts = _texts(options.text, whole=options.whole_text)
-        for path in filter(None, (options.output, options.json)):
-            _check_folder(path)
-        run(names, texts, options)
-    except GraphAttentionError as error:
-        parser.error(str(error))
-
-
-def run(names: Mapping[str, str], texts: list[str], options: argparse.Namespace) -> None:
-    """Measure each model (name -> path), write the page and, if asked for, the numbers."""
+    Raises:
+        GraphAttentionError: an argument cannot be used; or matplotlib is missing.
+    """
+    optional("matplotlib")  # if it is missing, say so before minutes of measuring
+    names = _names(options.model)
+    texts = _texts(options.text, whole=options.whole_text)
+    for path in filter(None, (options.output, options.json)):
+        _check_folder(path)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     diagnoses: dict[str, Diagnosis] = {}
     read: dict[str, TokenIds] = {}
     for name, path in names.items():
@@ -49,7 +41,7 @@ def run(names: Mapping[str, str], texts: list[str], options: argparse.Namespace)
         length = _max_length(options.max_length, model, tokenizer)
         read[name] = token_ids(tokenizer, texts, length, options.max_sequences)
         diagnoses[name] = diagnose(
-            model.to(options.device),
+            model.to(device),
             batches(model, tokenizer, read[name], options.batch_size),
             max_sequences=options.max_sequences,
             max_tokens=length,
@@ -64,42 +56,6 @@ def run(names: Mapping[str, str], texts: list[str], options: argparse.Namespace)
         text = json.dumps(numbers, indent=1, allow_nan=False) + "\n"
         Path(options.json).write_text(text, encoding="utf-8")
         print(f"wrote {options.json}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    name = "python -m hf_graphattn.diagnose"
-    parser = argparse.ArgumentParser(prog=name, description=DESCRIPTION)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def add(flag: str, help: str, **how: Any) -> None:
-        default = " (default: %(default)s)" if "default" in how else ""
-        parser.add_argument(flag, help=help + default, **how)
-
-    add(
-        "--model",
-        "a saved model's folder with its tokenizer, patched or plain, or a hub id; repeat it to "
-        "compare models",
-        action="append",
-        required=True,
-        metavar="PATH",
-    )
-    add("--text", "UTF-8 text, one sequence in each line", required=True, metavar="FILE")
-    whole = "take the file as one text, cut into sequences of --max_length"
-    add("--whole_text", whole, action="store_true")
-    add("--max_length", "tokens of a sequence; the cost is cubic", type=_positive, default=128)
-    add("--max_sequences", "how many sequences are read", type=_positive, default=16)
-    add("--batch_size", "sequences in one forward pass", type=_positive, default=8)
-    add("--device", "where the model runs; all else runs on the CPU", default=device)
-    add("--output", "the page", default="diagnosis.html", metavar="FILE")
-    add("--json", "write the numbers to this file too", metavar="FILE")
-    return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`python -m hf_graphattn.diagnose`, as it is typed and as it refuses."""
+"""`graphattn diagnose`, as it is typed and as it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import hf_graphattn as ga
 pytest.importorskip("matplotlib")
 from pages import Reader, assert_pictures
 
-from hf_graphattn.diagnostics.command import _names, load, main, token_ids
+from hf_graphattn.command import main
+from hf_graphattn.diagnostics.command import _names, load, token_ids
 from hf_graphattn.diagnostics.plots import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +70,7 @@ def test_the_command_takes_decoders_and_says_that_tokenizers_differ(
     arguments = ["--text", text_file, "--output", out, "--max_sequences", 2, "--max_length", 9999]
     for name in ("gpt2", "t5"):
         arguments += ["--model", DEMO / name]
-    main([*map(str, arguments), "--whole_text"])
+    main(["diagnose", *map(str, arguments), "--whole_text"])
     said = capsys.readouterr().err
     assert "note: The models have different tokenizers" in said
     assert "note: --max_length is" in said
@@ -149,6 +150,6 @@ def test_the_command_says_what_it_cannot_use(
     places |= {"empty": tmp_path / "empty.txt", "adapter": tmp_path / "adapter"}
     own = [argument.format(bert=DEMO / "bert", **places) for argument in arguments]
     with pytest.raises(SystemExit) as end:
-        main(["--text", str(text_file), *own])
+        main(["diagnose", "--text", str(text_file), *own])
     assert end.value.code == 2
     assert re.search(words, capsys.readouterr().err)

@@ -13,6 +13,8 @@ import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = """
+from importlib.metadata import entry_points
+
 import hf_graphattn as ga
 from transformers import BertConfig, BertModel
 
@@ -22,6 +24,8 @@ config = BertConfig(
 model = ga.patch_model(BertModel(config), ga.GFSAConfig())
 model.save_pretrained("saved")
 assert ga.is_patched(ga.from_pretrained("saved"))
+(script,) = entry_points(group="console_scripts", name="graphattn")
+script.load()(["report", "saved"])
 print(ga.__file__)
 """
 
@@ -54,4 +58,6 @@ def test_the_wheel_works_away_from_the_repository(wheel: Path, tmp_path: Path):
         text=True,
         check=True,
     )
-    assert Path(run.stdout.strip()).parent == site / "hf_graphattn"
+    title, *_, file = run.stdout.splitlines()
+    assert title.startswith("BertModel: 1 of 1 self-attention modules filtered")
+    assert Path(file).parent == site / "hf_graphattn"

@@ -1,0 +1,163 @@
+"""`graphattn`: what the library says of a model, from a shell; see `graphattn --help`.
+
+torch and transformers are imported when a command runs: `--help` and wrong arguments need neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import hf_graphattn as ga
+
+from .errors import GraphAttentionError
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .reporting import Table
+
+SUPPORTED = """Which attention modules of a model can have a filter. Only the config is read: the
+weights are not needed."""
+REPORT = """What a patched model has: a row for each self-attention module, with the values of its
+scalars and the backend that computes it here."""
+CARD = "The model card of a patched model, as push_to_hub writes it."
+DIAGNOSE = """Look inside one or several models: what attention and graph filters do to the
+tokens of a text. Writes one HTML page with every figure in it, the models side by side."""
+PATCHED = "a patched model's folder, or its hub id"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command. What it cannot use ends it with one line and exit status 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except (GraphAttentionError, OSError, ImportError) as error:
+        parser.error(str(error))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="graphattn", description="Graph-filter attention, from a shell.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+
+    def command(name: str, about: str, run: Callable[[argparse.Namespace], None]) -> Any:
+        made = commands.add_parser(name, description=about, help=about.split(".")[0])
+        made.set_defaults(run=run)
+        return made
+
+    supported = command("supported", SUPPORTED, _supported)
+    supported.add_argument("model", help="a folder or a hub id, of a plain or a patched model")
+    supported.add_argument("--revision", help="branch, tag or commit on the hub", default="main")
+    remote = "run the repository's own code, where the model has some"
+    supported.add_argument("--trust_remote_code", help=remote, action="store_true")
+
+    command("report", REPORT, _report).add_argument("model", help=PATCHED)
+
+    card = command("card", CARD, _card)
+    card.add_argument("model", help=PATCHED)
+    card.add_argument(
+        "--repo_id", help="user/name, which the card shows how to load", required=True
+    )
+    card.add_argument("--output", help="write it to this file", metavar="FILE")
+
+    _add_diagnose(command("diagnose", DIAGNOSE, _diagnose))
+    return parser
+
+
+def _add_diagnose(parser: argparse.ArgumentParser) -> None:
+    def add(flag: str, help: str, **how: Any) -> None:
+        default = " (default: %(default)s)" if "default" in how else ""
+        parser.add_argument(flag, help=help + default, **how)
+
+    add(
+        "--model",
+        "a saved model's folder with its tokenizer, patched or plain, or a hub id; repeat it to "
+        "compare models",
+        action="append",
+        required=True,
+        metavar="PATH",
+    )
+    add("--text", "UTF-8 text, one sequence in each line", required=True, metavar="FILE")
+    whole = "take the file as one text, cut into sequences of --max_length"
+    add("--whole_text", whole, action="store_true")
+    add("--max_length", "tokens of a sequence; the cost is cubic", type=_positive, default=128)
+    add("--max_sequences", "how many sequences are read", type=_positive, default=16)
+    add("--batch_size", "sequences in one forward pass", type=_positive, default=8)
+    where = "where the model runs; all else runs on the CPU (default: cuda, if there is one)"
+    add("--device", where)
+    add("--output", "the page", default="diagnosis.html", metavar="FILE")
+    add("--json", "write the numbers to this file too", metavar="FILE")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _supported(options: argparse.Namespace) -> None:
+    from .outline import outline
+
+    model, config = outline(
+        options.model,
+        revision=options.revision,
+        trust_remote_code=options.trust_remote_code,
+    )
+    _print(ga.supported(model))
+    if config is not None:
+        print(f"{options.model} is patched already, with {config}: graphattn report shows it.")
+
+
+def _report(options: argparse.Namespace) -> None:
+    _print(ga.report(ga.from_pretrained(options.model)))
+
+
+def _card(options: argparse.Namespace) -> None:
+    card = ga.model_card(ga.from_pretrained(options.model), options.repo_id)
+    if options.output is None:
+        print(card)
+    else:
+        card.save(options.output)
+        print(f"wrote {options.output}")
+
+
+def _diagnose(options: argparse.Namespace) -> None:
+    from .diagnostics.command import run
+
+    run(options)
+
+
+def _print(table: Table) -> None:
+    """A table as wide as it is; in a terminal that is narrower, with cells of several lines."""
+    in_terminal = sys.stdout.isatty()
+    print(folded(table, shutil.get_terminal_size().columns if in_terminal else sys.maxsize))
+
+
+def folded(table: Table, width: int) -> str:
+    """The text of a table, folded until it is no wider than `width`; inside of words at last."""
+    rows = [table.headings, *(row.cells() for row in table.rows)]
+    columns = [[*column] for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    longest = [max(map(len, " ".join(column).split())) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+        spaces = [(own > word, own) for own, word in zip(widths, longest, strict=True)]
+        widths[spaces.index(max(spaces))] -= 1
+    rows.insert(1, tuple("-" * own for own in widths))
+    lines = [
+        "  ".join(part.ljust(own) for part, own in zip(parts, widths, strict=True)).rstrip()
+        for cells in rows
+        for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
+    ]
+    return "\n".join([table.title, *lines])

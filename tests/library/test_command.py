@@ -1,0 +1,179 @@
+"""`graphattn`: what its commands print, and what they refuse, in one line with exit status 2."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import MODELS
+
+import hf_graphattn as ga
+from hf_graphattn.command import folded, main
+
+QUICK = """
+import sys
+from hf_graphattn.command import main
+for words in (["--version"], ["--help"], ["diagnose", "--help"], ["report"], ["what"]):
+    try:
+        main(words)
+    except SystemExit as end:
+        print("ended", end.code)
+assert not {"torch", "transformers", "numpy"} & set(sys.modules)
+"""
+# A model of a repository's own code, which goes by transformers' rule for attention.
+REMOTE = """
+from transformers.models.bert.modeling_bert import BertForMaskedLM, BertModel
+
+class OwnModel(BertModel):
+    pass
+
+class OwnForMaskedLM(BertForMaskedLM):
+    pass
+"""
+AUTO_MAP = {"AutoModelForMaskedLM": "own.OwnForMaskedLM", "AutoModel": "own.OwnModel"}
+
+
+@pytest.fixture(params=["BERT", "T5"])
+def architecture(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def written(folder: Path, architecture: str, **settings: object) -> Path:
+    """A folder with the config of a tiny model alone."""
+    model = MODELS[architecture]()
+    model.config.update({"architectures": [type(model).__name__], **settings})
+    model.config.save_pretrained(folder)
+    return folder
+
+
+def test_supported_needs_the_config_alone(
+    architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["supported", str(written(tmp_path, architecture))])
+    assert capsys.readouterr().out == f"{ga.supported(MODELS[architecture]())}\n"
+
+
+def test_a_config_that_names_no_class_gets_the_base_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["supported", str(written(tmp_path, "GPT-2", architectures=None))])
+    assert capsys.readouterr().out == f"{ga.supported(MODELS['GPT-2']('Model'))}\n"
+
+
+def test_of_a_patched_folder_it_says_so(
+    patched_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its config.json names an attention implementation that transformers refuses."""
+    for flags in ([], ["--trust_remote_code"]):  # whose code then would be the filters' loader
+        main(["supported", str(patched_folder), *flags])
+        table = ga.supported(MODELS["BERT"]())
+        config = ga.GFSAConfig(w_K=0.2)
+        more = f"{patched_folder} is patched already, with {config}: graphattn report shows it."
+        assert capsys.readouterr().out == f"{table}\n{more}\n"
+
+
+@pytest.mark.parametrize(
+    ("architectures", "found"),
+    [(["OwnForMaskedLM"], "OwnForMaskedLM"), (["OwnModel"], "OwnModel"), (None, "OwnModel")],
+)
+def test_the_repositorys_own_code_runs_only_if_trusted(
+    architectures: list[str] | None, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, "BERT", architectures=architectures, auto_map=AUTO_MAP)
+    (tmp_path / "own.py").write_text(REMOTE)
+    main(["supported", str(tmp_path), "--trust_remote_code"])
+    assert capsys.readouterr().out.startswith(f"{found}: 2 self-attention modules in reach\n")
+    main(["supported", str(tmp_path)])
+    assert capsys.readouterr().out.startswith("BertModel: 2 self-attention modules in reach\n")
+
+
+def test_report_and_card_are_those_of_the_loaded_model(
+    patched_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ga.from_pretrained(patched_folder)
+    main(["report", str(patched_folder)])
+    assert capsys.readouterr().out == f"{ga.report(model)}\n"
+    words = ["card", str(patched_folder), "--repo_id", "someone/filtered"]
+    main(words)
+    card = f"{ga.model_card(model, 'someone/filtered')}"
+    assert capsys.readouterr().out == f"{card}\n"
+    path = tmp_path / "README.md"
+    main([*words, "--output", str(path)])
+    assert (capsys.readouterr().out, path.read_text("utf-8")) == (f"wrote {path}\n", card)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["supported", "gpt2"], r"'gpt2' cannot be loaded: (?!.*damaged).*connect"),
+        (["report", "someone/model"], r"'someone/model' cannot be loaded: (?!.*damaged).*connect"),
+        (
+            ["card", "someone/model", "--repo_id", "a/b"],
+            r"'someone/model' cannot (?!.*damaged).*connect",
+        ),
+        (["supported", "{here}/none"], "none"),
+        (["supported", "{here}"], r"cannot be loaded: .*config.json"),
+        (["report", "{plain}"], "is a plain checkpoint"),
+        (["card", "{patched}", "--repo_id", "a/b/c"], "repo_id is 'a/b/c'; allowed: the name of"),
+        (["card", "{patched}"], "card: error: .* required: --repo_id"),
+        (["report"], "report: error: .* required: model"),
+        (["report", "{plain}", "--loud"], "unrecognized arguments: --loud"),
+        (["what"], "invalid choice: 'what'"),
+        ([], "required: command"),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(
+    words: list[str],
+    says: str,
+    patched_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = written(tmp_path / "plain", "BERT")
+    places = {"here": tmp_path, "plain": plain, "patched": patched_folder}
+    with pytest.raises(SystemExit) as end:
+        main([word.format(**places) for word in words])
+    (line,) = capsys.readouterr().err.strip("\r").splitlines()[-1:]
+    assert end.value.code == 2
+    assert line.startswith("graphattn")
+    assert re.search(says, line), line
+
+
+def test_help_and_wrong_arguments_import_neither_torch_nor_transformers() -> None:
+    done = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"graphattn {ga.__version__}\n")
+    assert re.findall(r"^ended (\d)$", done.stdout, re.MULTILINE) == list("00022")
+    assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("width", [30, 80, 100, 10**9])
+def test_a_table_is_folded_and_loses_no_word(width: int) -> None:
+    table = ga.report(ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(trainable=("w_0", "w_K"))))
+    title, *lines = folded(table, width).splitlines()
+    assert title == table.title
+    assert max(map(len, lines)) <= width
+    ends = [i for i, line in enumerate(lines) if set(line) == {"-", " "}]
+    (ruled,) = ends
+    cells = [[*row.cells()] for row in table.rows]
+    starts = [match.start() for match in re.finditer("-+", lines[ruled])]
+    for column, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True)):
+        text = "".join("".join(line[start:end].split()) for line in lines[ruled + 1 :])
+        assert text == "".join("".join(row[column].split()) for row in cells)
+    if width >= 80:  # a name can be copied
+        assert all(any(row.module in line for line in lines) for row in table.rows)
+    if width == 10**9:
+        assert "\n".join([title, *lines]) == str(table)
+
+
+def test_only_a_terminal_folds(
+    patched_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ga.report(ga.from_pretrained(patched_folder))
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    main(["report", str(patched_folder)])
+    assert capsys.readouterr().out == f"{folded(table, 90)}\n" != f"{table}\n"

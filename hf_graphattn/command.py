@@ -125,7 +125,10 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _card(options: argparse.Namespace) -> None:
-    card = ga.model_card(ga.from_pretrained(options.model), options.repo_id)
+    from .card import checked_id
+
+    repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
+    card = ga.model_card(ga.from_pretrained(options.model), repo_id)
     if options.output is None:
         print(card)
     else:

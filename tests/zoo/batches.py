@@ -168,7 +168,7 @@ def _pixels(facts: Facts) -> Tensor:
 
 
 def _videos(facts: Facts) -> Tensor | None:
-    if facts.model.main_input_name != "pixel_values_videos":
+    if "pixel_values_videos" not in {facts.model.main_input_name, *facts.required}:
         return None
     return torch.randn(
         BATCH,

@@ -23,6 +23,7 @@ def _past(length: int) -> dict[str, Any]:
     }
 
 
+_POOLED = partial(torch.arange(32).view, 8, 4)  # four patches a token
 _POSITIONS = partial(torch.cartesian_prod, torch.arange(6), torch.arange(6))
 
 
@@ -57,7 +58,6 @@ INPUTS: dict[str, dict[str, Any]] = {
         "attention_mask": _ones(2, 5),
     },
     "blt_global_transformer": {"attention_mask": None},
-    "blt_local_encoder": {"attention_mask": None},
     "blt": {"use_cache": bool},
     "bridgetower_vision_model": {"image": _floats(2, 3, 32, 32)},
     "chameleon": {"pixel_values": None},
@@ -72,7 +72,11 @@ INPUTS: dict[str, dict[str, Any]] = {
     },
     "idefics": {"pixel_values": _floats(2, 1, 3, 32, 32), "image_attention_mask": _ones(2, 11, 1)},
     "instructblipvideo": {"pixel_values": _floats(2, 4, 3, 32, 32)},
-    "inkling_vision": {"pixel_values": _floats(2, 2, 3, 32, 32)},
+    "inkling_vision": {"pixel_values": _floats(8, 2, 8, 8, 3)},
+    "inkling_mm_model": {"pixel_values": _floats(8, 2, 8, 8, 3)},
+    "inkling_audio": {"audio_input_ids": _ids((2, 5, 16))},
+    "clap": {"input_features": _floats(2, 1, 256, 32)},
+    "clap_audio_model": {"input_features": _floats(2, 1, 256, 32)},
     "kimi_k25": {"pixel_values": _floats(32, 3, 8, 8)},
     "kimi_k25_vision": {"pixel_values": _floats(32, 3, 8, 8)},
     "mllama": {
@@ -91,7 +95,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "paddleocr_vl": {"pixel_values": _floats(32, 3, 8, 8)},
     "paddleocr_vl_vision": {"pixel_values": _floats(1, 32, 3, 8, 8)},
     "pi0": {
-        "pixel_values": _floats(2, 3, 32, 32),
+        "pixel_values": _floats(2, 1, 3, 32, 32),
         "pixel_attention_mask": _ones(2, 1),
         "state": _floats(2, 32),
         "actions": _floats(2, 32, 32),
@@ -109,10 +113,109 @@ INPUTS: dict[str, dict[str, Any]] = {
         "image_position_ids": _places,
         "input_features": None,
     },
-    "fun_asr_nano_encoder": {
-        "input_features": _floats(2, 20, 112),
-        "input_features_mask": _ones(2, 20),
+    **{
+        model_type: {"input_features": _floats(2, 20, 112), "input_features_mask": _ones(2, 20)}
+        for model_type in ("fun_asr_nano", "fun_asr_nano_encoder")
     },
+    "deepseek_ocr2_encoder": {"num_patches": partial(int, 5)},
+    "dots3_note_audio_encoder": {
+        "input_features": _floats(2, 16, 128),
+        "chunk_sample_lengths": partial(torch.tensor, [20480] * 2),
+    },
+    "dots3_note": {
+        "input_features": _floats(2, 16, 128),
+        "chunk_sample_lengths": partial(torch.tensor, [20480] * 2),
+    },
+    "jev": {
+        "input_ids": _ids((1, 11)),
+        "marks": partial(torch.tensor, [[4, 9]]),
+        "num_options": partial(torch.tensor, [[2, 2]]),
+        "question_type_ids": partial(torch.tensor, [[0, 0]]),
+    },
+    "phi4_multimodal_audio": {
+        "hidden_states": _floats(2, 64, 32),
+        "mask": partial(torch.ones, 2, 64, dtype=torch.bool),
+    },
+    "muse_glimmer_assistant": {
+        "noise_embeds": _floats(2, 6, 32),
+        "attention_mask": _ones(2, 11),
+        "context_hidden_states": _floats(2, 5, 64),
+    },
+    "voxtral_realtime_text": {"t_cond": _floats(1, 1, 32)},
+    "blt_local_encoder": {
+        "attention_mask": None,
+        "num_patches": partial(int, 4),
+        "patch_ids": lambda: torch.arange(11).div(3, rounding_mode="floor").expand(2, -1),
+    },
+    "blt_local_decoder": {
+        "input_ids": None,
+        "attention_mask": None,
+        "inputs_embeds": _floats(2, 11, 32),
+        "patch_embeds": _floats(2, 4, 32),
+    },
+    "nemotron_h_omni": {
+        "pixel_values": _floats(32, 192),
+        "image_grid_hw": partial(torch.tensor, [[4, 4]] * 2),
+        "input_features": None,
+    },
+    "perception_lm": {"pixel_values": _floats(2, 1, 3, 32, 32)},
+    "qwen2_5_omni_dit": {
+        "hidden_states": _floats(2, 12, 32),
+        "condition_vector": _floats(2, 10, 32),
+        "speaker_embedding": _floats(2, 12, 32),
+        "quantized_code": _ids((2, 6)),
+        "time_step": partial(torch.tensor, 0.5),
+    },
+    "qwen2_5_omni_token2wav": {
+        "code": _ids((2, 6)),
+        "conditioning": _floats(2, 32),
+        "reference_mel": _floats(2, 10, 32),
+        "num_steps": partial(int, 2),
+    },
+    **{
+        f"pp_ocrv{kind}_rec": {"pixel_values": _floats(2, 3, 96, 96)}
+        for kind in ("5_mobile", "6_small", "6_tiny")
+    },
+    "pp_ocrv5_server_rec": {"pixel_values": _floats(2, 3, 48, 96)},
+    "pe_audio_video_encoder": {
+        "input_values": _floats(2, 1, 1920),
+        "pixel_values_videos": _floats(2, 4, 3, 32, 32),
+    },
+    "uvdoc": {"pixel_values": _floats(2, 3, 64, 64)},
+    "rag": {
+        "context_input_ids": _ids((4, 11)),
+        "context_attention_mask": _ones(4, 11),
+        "doc_scores": _floats(2, 2),
+    },
+    "qwen2_5_omni_bigvgan": {"mel_spectrogram": _floats(2, 32, 12)},
+    **{
+        f"sam3{kind}_detr_encoder": {
+            "vision_features": lambda: [torch.randn(2, 32, 4, 4)],
+            "vision_pos_embeds": lambda: [torch.randn(2, 32, 4, 4)],
+            "text_features": _floats(2, 5, 32),
+        }
+        for kind in ("", "_lite_text")
+    },
+    **{
+        f"sam3{kind}_detr_decoder": {
+            "vision_features": _floats(2, 16, 32),
+            "text_features": _floats(2, 5, 32),
+            "vision_pos_encoding": _floats(2, 16, 32),
+        }
+        for kind in ("", "_lite_text")
+    },
+    **{
+        f"sam3{kind}_mask_decoder": {
+            "decoder_queries": _floats(2, 6, 32),
+            "backbone_features": lambda: [torch.randn(2, 32, n, n) for n in (16, 8, 4)],
+            "encoder_hidden_states": _floats(2, 16, 32),
+            "prompt_features": _floats(2, 5, 32),
+        }
+        for kind in ("", "_lite_text")
+    },
+    "granite_speech": {"input_features_mask": None},
+    "granite_speech_plus": {"input_features_mask": None},
+    "depth_pro": {"pixel_values": _floats(2, 3, 128, 128)},
     "kyutai_speech_to_text": {"input_ids": _ids((2, 11, 33))},
     "dia": {"decoder_input_ids": _ids((2, 7, 9))},
     "dia_decoder": {"input_ids": _ids((2, 11, 9)), "encoder_hidden_states": _floats(2, 5, 32)},
@@ -124,8 +227,8 @@ INPUTS: dict[str, dict[str, Any]] = {
         "aftercnn_lens": partial(torch.tensor, [32, 32]),
     },
     "qwen3_omni_moe_audio_encoder": {
-        "input_features": _floats(16, 128),
-        "feature_lens": partial(torch.tensor, [64, 64]),
+        "input_features": _floats(16, 400),
+        "feature_lens": partial(torch.tensor, [200, 200]),
     },
     "audio-spectrogram-transformer": {"input_values": _floats(2, 128, 16)},
     "musicgen": {"decoder_input_ids": _ids((8, 7))},
@@ -142,21 +245,52 @@ INPUTS: dict[str, dict[str, Any]] = {
     },
     "glm_image": {"pixel_values": None, "image_grid_thw": None},
     "granite_docling": {
-        "pixel_values": _floats(2, 3, 32, 32),
-        "pixel_attention_mask": _ones(2, 32, 32),
+        "pixel_values": _floats(2, 1, 3, 32, 32),
+        "pixel_attention_mask": partial(torch.ones, 2, 1, dtype=torch.bool),
     },
     **{
         codec: {"input_values": _floats(2, 1, 1920)}
         for codec in (
             "dac",
             "neucodec",
-            "xcodec2",
             "pe_audio",
             "pe_audio_encoder",
+            "pe_audio_video",
             "xcodec",
         )
     },
+    "xcodec2": {
+        "input_values": _floats(2, 1, 1920),
+        "input_features": _floats(2, 6, 16),
+        "input_features_mask": _ones(2, 6),
+    },
+    "inkling2": {"pixel_values": _floats(32, 16, 16, 3)},
+    "inkling2_vision": {"pixel_values": _floats(32, 16, 16, 3)},
+    "molmo2": {
+        "pixel_values": _floats(2, 16, 192),
+        "image_token_pooling": _POOLED,
+        "image_grids": partial(torch.tensor, [[2, 2, 0, 0]] * 2),
+        "image_num_crops": _ones(2),
+    },
+    "molmo2_adapter": {"image_features": _floats(2, 16, 64), "pooled_patches_idx": _POOLED},
     "molmo2_vision": {"pixel_values": _floats(2, 16, 192)},
+    "qwen2_5_omni_talker": {"thinker_reply_part": _floats(2, 2, 32)},
+    "qwen3_omni_moe_talker_code_predictor": {
+        "input_ids": None,
+        "inputs_embeds": _floats(2, 11, 32),
+    },
+    "qwen3_omni_moe_talker_text": {"input_ids": None, "inputs_embeds": _floats(2, 11, 32)},
+    "vibevoice": {
+        "input_values": _floats(2, 1, 6400),
+        "padding_mask": _ones(2, 6400),
+        "sample": bool,
+    },
+    "vibevoice_asr": {
+        "input_values": _floats(2, 1, 6400),
+        "padding_mask": _ones(2, 6400),
+        "sample": bool,
+    },
+    "moss_transcribe_diarize": {"padding_mask": _ones(2, 1280)},
     "fuyu": {"image_patches": None, "pixel_values": None},
     **{
         packed: {
@@ -189,7 +323,7 @@ INPUTS: dict[str, dict[str, Any]] = {
         "tasks_attention_mask": _ones(2, 5),
     },
     **{
-        model_type: {"input_features": _floats(2, 16, 128), "input_features_mask": _ones(2, 128)}
+        model_type: {"input_features": _floats(2, 16, 200), "input_features_mask": _ones(2, 200)}
         for model_type in ("qwen3_asr", "qwen3_asr_encoder")
     },
     "nemotron3_diarization_audio": {"attention_mask": None},
@@ -201,7 +335,11 @@ INPUTS: dict[str, dict[str, Any]] = {
         "prompt_masks": _floats(2, 3, 32, 32),
     },
     "speech_to_text": {"input_features": _floats(2, 64, 16)},
-    "tvp": {"pixel_values": _floats(2, 48, 3, 32, 32)},
+    "tvp": {  # its places are of one video
+        "pixel_values": _floats(1, 48, 3, 64, 64),
+        "input_ids": _ids((1, 11)),
+        "attention_mask": _ones(1, 11),
+    },
     "video_llama_3": {"image_merge_sizes": _ones(2)},
     "video_llama_3_vision": {"merge_sizes": _ones(2)},
     "xclip": {"pixel_values": _floats(2, 8, 3, 32, 32)},
@@ -214,4 +352,10 @@ INPUTS: dict[str, dict[str, Any]] = {
 }
 
 # Tokens of an image or a sound in each text, where the model does not tell.
-PLACEHOLDERS: dict[str, int] = {"llama4": 4, "musicflamingo": 64}
+PLACEHOLDERS: dict[str, int] = {
+    "llama4": 4,
+    "musicflamingo": 64,
+    "qwen2_audio": 64,
+    "granite4_vision": 14,
+    "pi0": 16,
+}

@@ -34,11 +34,11 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     ),
     (r"temporal_patch|merge|num_channels|in_chans|^channels$|audio_channels|input_channels", None),
     (r"chunk_size_feed|pretraining_tp|^num_labels|block_size$|time_step|temperature", None),
-    (r"pos_emb_|num_encoder_blocks|window_size_per_stage", None),
+    (r"pos_emb_|num_encoder_blocks|window_size_per_stage|resnet_head", None),
     (r"^hidden_size|d_latents|dim_per_stage", WIDTH, 4),
     (r"heads_per_stage", HEADS, 1),
     (r"blocks_per_stage|attends_per_block", LAYERS),
-    (r"type_vocab|segment_types|modality_type", 2),
+    (r"type_vocab|modality_type", 2),
     (
         r"vocab|codebook_size|num_embeddings$|num_embeds$|num_codevectors|n_codes|entity_emb|(bpe|wordpiece)_labels",
         VOCABULARY,
@@ -159,6 +159,8 @@ def _shrunk(name: str, value: Any, ids: dict[str, int]) -> Any:
     """A field's tiny value."""
     if name == "image_grid_pinpoints":
         return [[IMAGE, 2 * IMAGE], [2 * IMAGE, IMAGE]]
+    if name == "global_attn_indexes":
+        return [LAYERS - 1]
     if isinstance(value, (list, tuple)):
         return [_shrunk(name, each, ids) for each in value]
     if isinstance(value, bool) or not (isinstance(value, int) or value is MISSING):
@@ -214,7 +216,8 @@ def _exact(
     if "kv_lora_rank" in settings and "num_key_value_heads" in settings:
         exact["num_key_value_heads"] = HEADS
     if "depths" in settings and "window_size" in settings:
-        exact |= {"image_size": 4 * IMAGE, "window_size": 4}  # a window fits into the last stage
+        image = "spec_size" if "spec_size" in settings else "image_size"
+        exact |= {image: 4 * IMAGE, "window_size": 4}  # a window fits into the last stage
     if "mrope_section" in getattr(config_class, "ignore_keys_at_rope_validation", ()):
         rope = full.get("rope_parameters") or {}
         head = settings.get("head_dim") or WIDTH // HEADS

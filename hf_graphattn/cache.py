@@ -196,19 +196,15 @@ def operand_layer(
 class CachedAttention(Attention):
     """`attend` for new tokens: applies their rows of A to the operands of all tokens.
 
-    identity: that of all keys, (B, H, Nk, Nk), where the filter is applied to it.
+    on_rows: whether the filter is applied to the identity, which then stands for the values.
     """
 
     def __init__(
-        self,
-        inner: Attention,
-        layer: OperandLayer,
-        every_value: Tensor,
-        identity: Tensor | None = None,
+        self, inner: Attention, layer: OperandLayer, every_value: Tensor, on_rows: bool = False
     ) -> None:
         super().__init__(inner.inputs)
         self.name = inner.name
-        self.inner, self.layer, self.identity = inner, layer, identity
+        self.inner, self.layer, self.on_rows = inner, layer, on_rows
         self.every_value: Tensor = every_value
         self.calls = 0
 
@@ -220,7 +216,7 @@ class CachedAttention(Attention):
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
         """As in `Attention`, with operands of its own."""
         _, identity = super().on_identity(self.every_value)
-        attend = CachedAttention(self.inner, self.layer, self.every_value, identity)
+        attend = CachedAttention(self.inner, self.layer, identity, on_rows=True)
         return attend, identity[:, :, self.layer.positions(value.shape[-2])]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -228,8 +224,8 @@ class CachedAttention(Attention):
         operand = self.calls - 1  # the first call's x are the values, which the cache has anyway
         self.calls += 1
         if operand >= 0:
-            return self.inner(self.layer.append(operand, x, self.identity is not None))
-        return self.inner(self.every_value if self.identity is None else self.identity)
+            return self.inner(self.layer.append(operand, x, self.on_rows))
+        return self.inner(self.every_value)
 
 
 def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:

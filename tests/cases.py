@@ -21,16 +21,18 @@ Formula = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
 class VariantCase:
     """A variant as the tests meet it.
 
-    config: settings far from neutral, every scalar learned. neutral: at plain attention.
-    start: the scalars that the tests give it, a function of the number of heads.
-    backends: every backend that can compute it and runs everywhere.
+    config: settings far from neutral, every scalar learned. neutral: at plain attention, if any
+    settings are. start: the scalars that the tests give it, a function of the number of heads.
+    backends: every backend that can compute it and runs everywhere. has_matrix: whether some matrix
+    times the values is the output.
     """
 
     config: ga.VariantConfig
-    neutral: ga.VariantConfig
+    neutral: ga.VariantConfig | None
     start: Callable[[int], dict[str, Tensor]]
     formula: Formula
     backends: tuple[str, ...]
+    has_matrix: bool = True
 
 
 def attention(
@@ -100,7 +102,57 @@ def polynomial(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Ten
     return out
 
 
+def xsa(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2603.09078: of each row, the part along the token's own value."""
+    out = torch.zeros_like(value)
+    for h, exclusion in enumerate(scalars["exclusion"]):
+        for b in range(value.shape[0]):
+            for x in range(value.shape[2]):
+                own, once = value[b, h, x], matrix[b, h, x] @ value[b, h]
+                out[b, h, x] = once - exclusion * (once @ own) / (own @ own) * own
+    return out
+
+
+def even(matrix: Tensor) -> Tensor:
+    """U, (B, N, N): in float64 A is above zero where a token may see another."""
+    seen = (matrix > 0).double()
+    return seen / seen.sum(-1, keepdim=True).clamp_min(1)
+
+
+def shaped(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2311.01906: alpha I + beta A - gamma U."""
+    out = torch.zeros_like(value)
+    for h in range(value.shape[1]):
+        alpha, beta, gamma = (scalars[name][h] for name in ("alpha", "beta", "gamma"))
+        mixed = beta * matrix[:, h] - gamma * even(matrix[:, h])
+        out[:, h] = alpha * value[:, h] + mixed @ value[:, h]
+    return out
+
+
+def attnscale(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2203.05962: U and (1 + omega) times what else A is."""
+    out = torch.zeros_like(value)
+    for h, omega in enumerate(scalars["omega"]):
+        mean = even(matrix[:, h])
+        out[:, h] = (mean + (1 + omega) * (matrix[:, h] - mean)) @ value[:, h]
+    return out
+
+
+def laser(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2411.03493, with values clamped by 4: zero where a token may see nothing."""
+    total = matrix @ (4 * torch.tanh(value / 4)).exp()
+    seen = matrix.any(-1, keepdim=True)
+    return total.where(seen, torch.ones_like(total)).log()
+
+
 VARIANT_CASES: dict[str, VariantCase] = {
+    "attnscale": VariantCase(
+        config=ga.AttnScaleConfig(omega=0.5),
+        neutral=ga.AttnScaleConfig(),
+        start=lambda heads: {"omega": torch.linspace(-0.6, 1.2, heads)},
+        formula=attnscale,
+        backends=("eager", "sdpa"),
+    ),
     "gfsa": VariantCase(
         config=ga.GFSAConfig(order=4, w_0=-0.3, w_1=0.8, trainable=("w_0", "w_1", "w_K")),
         neutral=ga.GFSAConfig(order=4, trainable=("w_0", "w_1", "w_K")),
@@ -119,6 +171,14 @@ VARIANT_CASES: dict[str, VariantCase] = {
         formula=laplacian,
         backends=("eager", "sdpa"),
     ),
+    "laser": VariantCase(
+        config=ga.LASERConfig(clamp=4.0),  # which float16 holds too
+        neutral=None,
+        start=lambda heads: {},
+        formula=laser,
+        backends=("eager", "sdpa"),
+        has_matrix=False,
+    ),
     "plat": VariantCase(
         config=ga.PLaTConfig(p=1.5, eps=1e-2, trainable=("p",)),
         neutral=ga.PLaTConfig(p=2.0, trainable=("p",)),
@@ -135,4 +195,24 @@ VARIANT_CASES: dict[str, VariantCase] = {
         formula=polynomial,
         backends=("eager", "sdpa"),
     ),
+    "shaped": VariantCase(
+        config=ga.ShapedConfig(alpha=0.4, beta=0.7, gamma=0.6),
+        neutral=ga.ShapedConfig(),
+        start=lambda heads: {
+            "alpha": torch.linspace(-0.5, 0.8, heads),
+            "beta": torch.linspace(1.3, 0.6, heads),
+            "gamma": torch.linspace(0.9, -0.4, heads),
+        },
+        formula=shaped,
+        backends=("eager", "sdpa"),
+    ),
+    "xsa": VariantCase(
+        config=ga.XSAConfig(exclusion=0.8, trainable=("exclusion",)),
+        neutral=ga.XSAConfig(exclusion=0.0, trainable=("exclusion",)),
+        start=lambda heads: {"exclusion": torch.linspace(1.1, -0.5, heads)},
+        formula=xsa,
+        backends=("eager", "sdpa"),
+    ),
 }
+WITH_NEUTRAL = {name: case for name, case in VARIANT_CASES.items() if case.neutral}
+WITH_MATRIX = {name: case for name, case in VARIANT_CASES.items() if case.has_matrix}

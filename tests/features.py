@@ -13,14 +13,14 @@ import platform
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import transformers
 from against_published import check_against_published
-from cases import VARIANT_CASES
+from cases import VARIANT_CASES, VariantCase
 from peft import LoraConfig, get_peft_model
 from tensors import built
 from tiny import HEADS, MODELS, ROWS, Tiny, deep, inputs
@@ -51,16 +51,18 @@ def patched(
     return ga.patch_model(MODELS[architecture](**settings), config)
 
 
-def every_variant(architecture: str, **settings: object) -> PreTrainedModel:
+def every_variant(
+    architecture: str, cases: Mapping[str, VariantCase] = VARIANT_CASES, **settings: object
+) -> PreTrainedModel:
     """A model with a layer of each variant in each of its stacks, every scalar learned."""
     torch.manual_seed(0)
-    model = deep(architecture, len(VARIANTS), **settings)
+    model = deep(architecture, len(cases), **settings)
     ga.patch_model(model, LEARNED)
     placed = ga.graph_filters(model)
-    for name, case in zip(placed, itertools.cycle(VARIANT_CASES.values()), strict=False):
+    for name, case in zip(placed, itertools.cycle(cases.values()), strict=False):
         model.get_submodule(name).graph_filter = built(case, HEADS)
     found = [each.variant_config.variant for each in ga.graph_filters(model).values()]
-    assert found == list(VARIANTS) * (len(placed) // len(VARIANTS))
+    assert found == list(cases) * (len(placed) // len(cases))
     return model
 
 

@@ -136,7 +136,12 @@ def finite_number(name: str, value: Any) -> float:
     raise refusal(name, value, "one finite number of float32, up to 3.4e38")
 
 
-Term = tuple[float | Tensor, Tensor]  # a number or (H, 1, 1), times (B, H, N, D)
+def every_value(attend: Attend, value: Tensor) -> Tensor:
+    """The values of all keys, (B, H, Nk, D): without a cache they are those of the rows."""
+    return value if attend.every_value is None else attend.every_value
+
+
+Term = tuple[float | Tensor, Tensor]  # a number, (H, 1, 1) or (B, H, N, 1), times (B, H, N, D)
 
 
 class GraphFilter(nn.Module):
@@ -210,10 +215,12 @@ class GraphFilter(nn.Module):
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         values = value if isinstance(value, tuple) else (value,)
         if len(values) > self.num_heads or self.num_heads % len(values):
+            own = (values[:1] * self.num_heads + values[1:])[-self.num_heads :]
             raise refusal(
                 name,
                 value,
                 f"one number, or as many as divide the layer's {self.num_heads} heads evenly",
+                f"Give each head its own: {name}={own}.",
             )
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(
             self.num_heads // len(values)

@@ -21,7 +21,15 @@ from torch import Tensor
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels import plat
 
-from .base import Attend, GraphFilter, VariantConfig, finite_number, is_sequence, setting
+from .base import (
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    every_value,
+    finite_number,
+    is_sequence,
+    setting,
+)
 from .registry import register
 
 
@@ -81,6 +89,4 @@ class PLaTFilter(GraphFilter):
 
 
 def _values(attend: Attend, value: Tensor) -> plat.Values:
-    return plat.Values(
-        every=value if attend.every_value is None else attend.every_value, rows=value
-    )
+    return plat.Values(every=every_value(attend, value), rows=value)

@@ -19,7 +19,7 @@ from against_published import (
     outputs,
     pair,
 )
-from cases import VARIANT_CASES
+from cases import WITH_NEUTRAL
 from tiny import HEADS, MODELS, ROWS, inputs
 
 import hf_graphattn as ga
@@ -91,7 +91,7 @@ def test_dropout_acts_once_on_the_kept_matrix(architecture: str, backend: str) -
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-@pytest.mark.parametrize("variant", VARIANT_CASES)
+@pytest.mark.parametrize("variant", WITH_NEUTRAL)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_neutral_scalars_give_the_original_logits(
     architecture: str, variant: str, backend: str
@@ -101,7 +101,7 @@ def test_neutral_scalars_give_the_original_logits(
     for padding in ROWS[architecture].padding:
         batch = inputs(model, padding)
         original = outputs(model, batch)
-        ga.patch_model(model, VARIANT_CASES[variant].neutral, backend=backend)
+        ga.patch_model(model, WITH_NEUTRAL[variant].neutral, backend=backend)
         assert_same(outputs(model, batch), original, 1e-5)
         ga.unpatch_model(model)
 

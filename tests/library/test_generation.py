@@ -15,9 +15,13 @@ import hf_graphattn as ga
 ENCODER_DECODERS = ("BART", "PLBART", "T5", "Whisper")
 VARIANTS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
+    "attnscale": ga.AttnScaleConfig(omega=0.7),
+    "laser": ga.LASERConfig(),
     "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.4),
     "polynomial": ga.PolynomialConfig(coefficients=(0.2, 0.5, -0.3, 0.4)),
+    "shaped": ga.ShapedConfig.simplified(),
+    "xsa": ga.XSAConfig(),
 }
 CACHED = {
     "greedy": {},

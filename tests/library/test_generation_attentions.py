@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from cases import VARIANT_CASES
+from cases import WITH_MATRIX
 from features import every_variant
 from tiny import GENERATORS, MODELS, ROWS, deep, inputs
 from torch import Tensor
@@ -53,7 +53,7 @@ def assert_rows(got: Tensor, whole: Tensor) -> None:
 @pytest.mark.parametrize(("architecture", "mode"), CASES)
 def test_generated_attentions_and_scores_equal_uncached(architecture: str, mode: str) -> None:
     wide = {"sliding_window": 64} if "sliding_window" in ROWS[architecture].settings else {}
-    model = every_variant(architecture, tie_word_embeddings=False, **wide).double()
+    model = every_variant(architecture, WITH_MATRIX, tie_word_embeddings=False, **wide).double()
     batch = {n: x for n, x in inputs(model, "left").items() if not n.startswith("decoder")}
     exact = {n: x.double() if x.is_floating_point() else x for n, x in batch.items()}
     cached = recorded(model, exact, **MODES[mode])
@@ -65,7 +65,7 @@ def test_generated_attentions_and_scores_equal_uncached(architecture: str, mode:
     for name, matrices in whole.items():
         for got, expected in zip(found[name], matrices, strict=True):
             assert_rows(got, expected)
-    plain = deep(architecture, len(VARIANT_CASES), attn_implementation="eager", **wide)
+    plain = deep(architecture, len(WITH_MATRIX), attn_implementation="eager", **wide)
     shapes = steps(recorded(plain, batch, **MODES[mode]))
     assert {n: [m.shape for m in x] for n, x in found.items()} == {
         n: [m.shape for m in x] for n, x in shapes.items()
@@ -83,7 +83,7 @@ def assert_continues(model: PreTrainedModel, ids: Tensor, new: int, cache: Cache
 
 @pytest.mark.parametrize("architecture", ["GPT-2", "Llama", "GPT-NeoX"])
 def test_what_is_kept_follows_the_cache(architecture: str) -> None:
-    model = every_variant(architecture).double()
+    model = every_variant(architecture, WITH_MATRIX).double()
     ids = torch.randint(3, 60, (2, 12))
     static = StaticCache(config=model.config, max_cache_len=15)
     with torch.no_grad():
@@ -102,10 +102,10 @@ def test_what_is_kept_follows_the_cache(architecture: str) -> None:
             assert_continues(model, ids, 12, cache)
 
 
-@pytest.mark.parametrize("variant", VARIANT_CASES)
+@pytest.mark.parametrize("variant", WITH_MATRIX)
 def test_a_cache_that_cannot_serve_a_second_pass_is_refused(variant: str) -> None:
     """One pass needs no earlier rows: it records onto any cache, and within a window."""
-    model = ga.patch_model(MODELS["Mistral"](), VARIANT_CASES[variant].config)  # its window is 6
+    model = ga.patch_model(MODELS["Mistral"](), WITH_MATRIX[variant].config)  # its window is 6
     one_pass = next(iter(ga.graph_filters(model).values())).operands == 0
     ids = torch.randint(3, 60, (1, 8))
     silent, windowed = (DynamicCache(config=model.config) for _ in range(2))
@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_serve_a_second_pass_is_refused(variant: str) -> Non
 
 @pytest.mark.parametrize("static", [False, True])
 def test_a_cache_begun_while_recording_goes_on_without(static: bool) -> None:
-    model = every_variant("Llama").double()
+    model = every_variant("Llama", WITH_MATRIX).double()
     ids = torch.randint(3, 60, (2, 12))
 
     def empty() -> Cache:
@@ -146,7 +146,7 @@ def test_a_cache_begun_while_recording_goes_on_without(static: bool) -> None:
 
 
 def test_gradients_reach_what_is_recorded_in_chunks() -> None:
-    model = every_variant("Llama").double()
+    model = every_variant("Llama", WITH_MATRIX).double()
     ids = torch.randint(3, 60, (2, 8))
     found = []
     for lengths in ([8], [4, 1, 3]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import VARIANT_CASES, attention
+from cases import VARIANT_CASES, WITH_MATRIX, WITH_NEUTRAL, attention
 from tensors import built, error, inputs_of, mask_of, states
 from tiny import MODELS
 from torch import Tensor
@@ -69,20 +69,22 @@ def test_every_gradient_by_finite_differences(variant: str, backend: str, kind: 
     assert torch.autograd.gradcheck(run, (*leaves, *parameters))
 
 
-@pytest.mark.parametrize("kind", ["none", "left"])
-@pytest.mark.parametrize("variant", VARIANT_CASES)
+@pytest.mark.parametrize("kind", ["none", "causal", "left", "additive"])
+@pytest.mark.parametrize("variant", WITH_MATRIX)
 def test_the_matrix_makes_the_output(variant: str, kind: str) -> None:
     """H of `output_attentions`: H V is the layer's output, in every variant."""
     torch.manual_seed(2)
     query, key, value = (x.double() for x in states(4, 7))
     graph_filter = built(VARIANT_CASES[variant], 4).double()
-    attend = make("eager", inputs_of(query, key, mask_of(kind, 4, 7), False))
+    mask = mask_of(kind, 4, 7)
+    mask = mask.double() if kind == "additive" else mask
+    attend = make("eager", inputs_of(query, key, mask, kind == "causal"))
     matrix = graph_filter.matrix(attend, value)
     assert matrix.shape == (2, 4, 7, 7)
     torch.testing.assert_close(matrix @ value, graph_filter(attend, value))
 
 
-@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+@pytest.mark.parametrize(("variant", "backend"), [p for p in PAIRS if p[0] in WITH_NEUTRAL])
 def test_neutral_scalars_are_plain_attention(variant: str, backend: str) -> None:
     torch.manual_seed(3)
     query, key, value = (x.double() for x in states(4, 7))
@@ -92,7 +94,7 @@ def test_neutral_scalars_are_plain_attention(variant: str, backend: str) -> None
 
 
 @pytest.mark.parametrize("cast", ["half", "bfloat16", "to", "to_kwarg"])
-@pytest.mark.parametrize("variant", VARIANT_CASES)
+@pytest.mark.parametrize("variant", [n for n, c in VARIANT_CASES.items() if c.config.scalars])
 def test_scalars_stay_float32_in_a_half_precision_model(variant: str, cast: str) -> None:
     model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES[variant].config)
     with torch.no_grad():

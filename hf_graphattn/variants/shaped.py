@@ -1,0 +1,105 @@
+"""Shaped attention: "Simplifying Transformer Blocks", arXiv 2311.01906, sec. 4.
+
+    H = alpha I + beta A - gamma U
+
+U is uniform attention over what a token may see, the A of queries that are zero. The paper's
+attention is causal; U under any other mask follows from the same words. It learns the three scalars
+of each head from 1, with query weights that start at zero, so that A = U and H = I. Starting from
+plain attention instead is ours.
+
+Attention dropout acts on A alone. The authors' code drops out H.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.backends import DELEGATE, make
+
+from .base import (
+    TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    combination,
+    every_value,
+    setting,
+)
+from .registry import register
+
+# An additive mask hides a key by so much or less, since exp(-1000) is 0 in every dtype. What is
+# above is a position bias. It makes A uneven, but not U.
+HIDES = -1e3
+# What arguments hide that only the architecture's own attention knows is not known here.
+BACKENDS = tuple(name for name in GraphFilter.backends if name != DELEGATE)
+
+
+@register("shaped")
+@dataclass(frozen=True)
+class ShapedConfig(VariantConfig):
+    """Shaped attention (arXiv 2311.01906): `H = alpha I + beta A - gamma U`, U uniform attention.
+
+    It is plain attention at alpha = 0, beta = 1, gamma = 0, where it starts by default, all three
+    learned. `simplified` has the paper's start.
+    """
+
+    scalars: ClassVar[tuple[str, ...]] = ("alpha", "beta", "gamma")
+
+    alpha: float = setting(0.0, "weight of the identity")
+    beta: float = setting(1.0, "weight of A")
+    gamma: float = setting(0.0, "weight of uniform attention, which is subtracted")
+    trainable: tuple[str, ...] = setting(("alpha", "beta", "gamma"), TRAINABLE_HELP, kw_only=True)
+
+    @classmethod
+    def simplified(cls, **settings: Any) -> Self:
+        """The paper's start for training from scratch: alpha = beta = gamma = 1, all learned.
+
+        There the query weights start at zero too, so that A = U. With a pretrained model's, this is
+        neither the paper's start nor plain attention.
+        """
+        return cls(**{"alpha": 1.0, "beta": 1.0, "gamma": 1.0} | settings)
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return ShapedFilter(self, num_heads)
+
+
+class ShapedFilter(GraphFilter):
+    """The filter of `ShapedConfig`: `alpha V + beta A V - gamma U V`."""
+
+    backends = BACKENDS
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        return combination(
+            (self.scalar("beta"), attend(value)),
+            (self.scalar("alpha"), value),
+            (-self.scalar("gamma"), uniform(attend, value)),
+        )
+
+
+def uniform(attend: Attend, value: Tensor) -> Tensor:
+    """`U V`, (B, H, N, D): the mean of the values that each token may see, without dropout.
+
+    Without a mask it is a mean, or a running one. Under a mask it takes a pass of attention whose
+    queries are zero. A token that may see nothing has a row of zeros.
+    """
+    inputs, values = attend.inputs, every_value(attend, value)
+    if inputs.mask is not None:
+        is_bool = inputs.mask.dtype == torch.bool
+        even = replace(
+            inputs,
+            query=torch.zeros_like(inputs.query),
+            key=inputs.key.detach(),
+            mask=inputs.mask if is_bool else inputs.mask > HIDES,
+            dropout=0.0,
+        )
+        return make(attend.name, even)(values)
+    if not inputs.causal:
+        return values.mean(-2, keepdim=True).expand(value.shape)
+    precise = torch.promote_types(values.dtype, torch.float32)
+    rows = value.shape[-2]
+    seen = torch.arange(1, rows + 1, device=values.device).unsqueeze(-1)
+    return (values[:, :, :rows].cumsum(-2, dtype=precise) / seen).to(values.dtype)

@@ -1,19 +1,24 @@
-"""Which model types of transformers can have a filter: docs/architectures.md, every row run.
+"""Which model types of transformers can have a filter: docs/architectures.md, every row run, and
+the list of those that are patched without a check, hf_graphattn/verified.json.
 
     PYTHONPATH=tests python tests/matrix.py docs/architectures.md [processes]
 
-Of each type a tiny random model is built (tests/zoo) and `ga.check` compares filters with its own
-attention, with a cache too where it generates.
+Of each type a tiny random model is built (tests/zoo), each in a process of its own, and every
+column of tests/columns.py is tried on it. The list gets the part of the transformers that runs.
+Without a page ("-") only the list is written.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import platform
 import sys
+import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,113 +30,188 @@ os.environ |= {
 
 import torch
 import transformers
+from columns import COLUMNS, EXACT, FAILS, NOTHING, REFUSED, WRONG, Cell, Subject, line, told
 from transformers import CONFIG_MAPPING
-from zoo.batches import inputs
-from zoo.models import build
 from zoo.runs import each
 
-import hf_graphattn as ga
-from hf_graphattn.architectures import own_attention, self_attention_modules
+from hf_graphattn.architectures import attention_modules, own_attention, self_attention_modules
+from hf_graphattn.verified import LIST
 
-EXACT, WRONG, NONE, REFUSED, UNBUILT = "exact", "not exact", "out of reach", "refused", "not built"
+NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong
+SECONDS = 180  # for one type
+NONE, UNBUILT = "out of reach", "not built"
 MEANING = {
-    EXACT: "filters compute what the architecture's own attention gives, to 1e-5 (1e-4 where the "
-    "model cannot run in float64)",
-    WRONG: "the check says so, and `patch_model` refuses",
-    NONE: "its attention does not go through transformers' interface, or it has none",
-    REFUSED: "in the words of the last column",
-    UNBUILT: "no tiny model of it could be made here, so nothing is known: a check on a real one "
-    "decides",
+    EXACT: "as the architecture's own attention, to 1e-5, or 1e-4 where the model cannot run in "
+    "float64; gradients to 1e-4 and 1e-3; saved and PEFT: the same bits after loading",
+    REFUSED: "by the library, in the words of the last column",
+    FAILS: "with another error",
+    WRONG: "what a check finds, and `patch_model` then refuses",
+    NOTHING: "does not apply, or plain transformers cannot do it either",
 }
 HEADER = """# Model types of transformers
 
-Written by `make matrix`, which builds a tiny random model of every type and runs `ga.check` on it.
-Last run: torch {torch}, transformers {transformers}, Python {python}, on the CPU.
+Written by `make matrix`, which builds a tiny random model of every type and tries every column on
+it, without padding and with it on either side. Last run: torch {torch}, transformers
+{transformers}, Python {python}, on the CPU.
+
+- **{listed} types are verified**: `patch_model(model, config)` takes them as they are, with this
+  version of transformers. They are in `hf_graphattn/verified.json`.
+- {unlisted} others have attention in reach: `patch_model(model, config, check=batch)` compares
+  first on your own model and inputs, and refuses what is not exact.
+- {none} are out of reach: their attention does not go through transformers' interface, or they
+  have none.
+- {unbuilt} could not be built here, so nothing is known: a check on a real one decides.
 
 {counts}
 
-Of types that are not in docs/compatibility.md `patch_model` asks for a check on your own model and
-inputs first: `ga.patch_model(model, config, check=batch)`.
+{meaning}
 
-| model type | filters | with a cache | largest error | attention | why |
-|---|---|---|---|---|---|
+- neutral: filters that change nothing, against plain eager attention.
+- GFSA: against GFSA whose every step is the architecture's own attention, called again.
+- sdpa: both with fused passes; refused where only the architecture's own attention can compute,
+  which "auto" then calls.
+- p-LaT: its kernel for any device against the kept matrix.
+- gradients: of all parameters, with neutral filters and with GFSA; every scalar has one.
+- cache: what is generated with one, against without.
+- saved: `save_pretrained` and `ga.from_pretrained`. PEFT: LoRA on every linear layer and filters of
+  the adapter's own, saved and loaded by `ga.load_peft`.
+
+| model type | verified | {names} | error | attention | why |
+|---|---|{rules}|---|---|---|
 """
+# Of the experiment with which this began: 378 types built.
+FIRST = {"neutral": 358, "GFSA": 358, "saved": 362}
 
 
 def outcome(model_type: str) -> str:
     """One type's row, as JSON."""
     try:
-        model = build(model_type)
-        batch = inputs(model)
-        with torch.no_grad():
-            model(**batch)
+        subject = Subject(model_type)
     except BaseException as error:
-        return _told(UNBUILT, why=_line(error))
-    classes = sorted({type(found.module).__name__ for found in self_attention_modules(model)})
+        return json.dumps({"verified": UNBUILT, "why": line(error)})
+    model = subject.model
     own = sorted({type(module).__name__ for _, module in own_attention(model)})
-    if not classes:
-        return _told(NONE, classes=own)
-    try:
-        found = ga.check(model, **batch)
-    except ga.GraphAttentionError as error:
-        return _told(REFUSED, classes=classes, why=_line(error))
-    rows = {row.name: row for row in found.rows}
-    failed = ", ".join(row.name for row in found.rows if not row.passed)
-    plain = f"{', '.join(own)} stays plain" if own else ""
-    cached = rows.get("cached")
-    return _told(
-        EXACT if found.passed else WRONG,
-        classes=classes,
-        error=max(rows["plain"].error, rows["filtered"].error),
-        cached="-" if cached is None else cached.says.partition(":")[0] or "exact",
-        why="; ".join(filter(None, [failed, plain, cached.says if cached else ""])),
+    if not self_attention_modules(model):
+        return json.dumps({"verified": NONE, "classes": own})
+    classes = {type(found.module) for found in attention_modules(model)}
+    cells = {name: told(partial(column, subject)) for name, column in COLUMNS.items()}
+    states = {cell.state for cell in cells.values()}
+    verified = (
+        all(cells[name].state == EXACT for name in NEEDED)
+        and not states & {WRONG, FAILS}
+        and model.config.model_type == model_type
+        and all(each.__module__.startswith("transformers.") for each in classes)
+    )
+    why = _reasons(cells)
+    if model.config.model_type != model_type:
+        why.append(f"its config's type is {model.config.model_type}")
+    if own:
+        why.append(f"{', '.join(own)} stays plain")
+    return json.dumps(
+        {
+            "verified": "yes" if verified else "no",
+            "classes": sorted(each.__name__ for each in classes),
+            "cells": {name: cell.state for name, cell in cells.items()},
+            "error": max(cells[name].error for name in NEEDED),
+            "why": "; ".join(why),
+        }
     )
 
 
-def _told(kind: str, **more: Any) -> str:
-    return json.dumps({"kind": kind, **more})
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:160]
+def _reasons(cells: dict[str, Cell]) -> list[str]:
+    """Each reason once, behind the columns of which it is."""
+    columns: dict[str, list[str]] = {}
+    for name, cell in cells.items():
+        if cell.why:
+            columns.setdefault(cell.why, []).append(name)
+    return [f"{', '.join(names)}: {why}" for why, names in columns.items()]
 
 
 def _some(model_types: list[str], queue: Any) -> None:
-    for found in each(outcome, model_types, 90):
+    for found in each(outcome, model_types, SECONDS):
         queue.put(found)
 
 
 def run(processes: int) -> dict[str, dict[str, Any]]:
     """Every type's row, by its name."""
+    outcome("bert")  # what this imports, the processes need not import again
     types, queue = sorted(CONFIG_MAPPING), multiprocessing.Queue()
     for i in range(processes):
         multiprocessing.Process(target=_some, args=(types[i::processes], queue)).start()
     rows = {}
     while len(rows) < len(types):
-        name, told = queue.get()
-        is_row = told.startswith("{")  # else it was killed, or took too long
-        rows[name] = json.loads(told) if is_row else {"kind": UNBUILT, "why": told}
-        print(f"[{len(rows)}/{len(types)}] {name}: {rows[name]['kind']}", flush=True)
+        name, says = queue.get()
+        is_row = says.startswith("{")  # else it was killed, or took too long
+        rows[name] = json.loads(says) if is_row else {"verified": UNBUILT, "why": says}
+        row = rows[name]
+        print(
+            f"[{len(rows)}/{len(types)}] {name}: {row['verified']}", row.get("why", ""), flush=True
+        )
     return dict(sorted(rows.items()))
 
 
 def page(rows: dict[str, dict[str, Any]]) -> str:
     """The Markdown of docs/architectures.md."""
-    counts = Counter(row["kind"] for row in rows.values())
+    kinds = Counter(row["verified"] for row in rows.values())
     text = HEADER.format(
         torch=torch.__version__,
         transformers=transformers.__version__,
         python=platform.python_version(),
-        counts="\n".join(f"- {counts[kind]} {kind}: {MEANING[kind]}." for kind in MEANING),
+        listed=kinds["yes"],
+        unlisted=kinds["no"],
+        none=kinds[NONE],
+        unbuilt=kinds[UNBUILT],
+        counts=_counts(rows),
+        meaning="\n".join(f"- {state}: {said}." for state, said in MEANING.items()),
+        names=" | ".join(COLUMNS),
+        rules="|".join("---" for _ in COLUMNS),
     )
     for name, row in rows.items():
+        states = row.get("cells", {})
+        cells = [states.get(column, "") for column in COLUMNS]
         error = f"{row['error']:.0e}" if "error" in row else ""
-        classes = ", ".join(row.get("classes", []))
-        cells = [name, row["kind"], row.get("cached", ""), error, classes, row.get("why", "")]
-        text += "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+        cells = [name, row["verified"], *cells, error, ", ".join(row.get("classes", []))]
+        text += _line([*cells, row.get("why", "")])
     return text
 
 
+def _counts(rows: dict[str, dict[str, Any]]) -> str:
+    """How many types have what in each column."""
+    found = [row["cells"] for row in rows.values() if "cells" in row]
+    lines = [["", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
+    for state in MEANING:
+        lines.append([state, *(str(sum(c[name] == state for c in found)) for name in COLUMNS)])
+    lines.append(
+        [
+            "exact in the first experiment, of 378 types",
+            *(str(FIRST.get(name, "")) for name in COLUMNS),
+        ]
+    )
+    return "".join(_line(each) for each in lines).rstrip()
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def write_list(rows: dict[str, dict[str, Any]], path: Path) -> None:
+    """Put the verified types, with their attention classes, in the place of those that the list has
+    for this version of transformers; a line for each type."""
+    listed = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    yes = {name: row["classes"] for name, row in rows.items() if row["verified"] == "yes"}
+    listed[transformers.__version__] = yes
+    parts = []
+    for version, types in sorted(listed.items()):
+        lines = [f"  {json.dumps(name)}: {json.dumps(types[name])}" for name in sorted(types)]
+        parts.append(f" {json.dumps(version)}: {{\n" + ",\n".join(lines) + "\n }")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", "utf-8")
+
+
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.disable_progress_bar()
     found = run(int(sys.argv[2]) if len(sys.argv) > 2 else os.cpu_count() or 1)
-    Path(sys.argv[1]).write_text(page(found), "utf-8")
+    write_list(found, Path(str(LIST)))
+    if sys.argv[1] != "-":
+        Path(sys.argv[1]).write_text(page(found), "utf-8")

@@ -43,7 +43,9 @@ def test_the_wheel_holds_only_the_library(wheel: Path):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hf_graphattn"}
     shipped = {name for name in names if name.startswith("hf_graphattn/")}
     source = (ROOT / "hf_graphattn").rglob("*")
-    own = {str(p.relative_to(ROOT)) for p in source if p.suffix in (".py", ".pyi", ".typed")}
+    own = {
+        str(p.relative_to(ROOT)) for p in source if p.suffix in (".py", ".pyi", ".json", ".typed")
+    }
     assert shipped == own
 
 

@@ -1,0 +1,271 @@
+"""The columns of docs/architectures.md: what is tried with a tiny model of each type.
+
+A column is a function of a `Subject` that gives a `Cell`. A refusal of the library is caught and
+told, and so is any other error, so that no column hides another.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from gradients import TOLERANCES, backward, difference, differentiable, floats, without_gradient
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from zoo.batches import inputs
+from zoo.models import build
+
+import hf_graphattn as ga
+from hf_graphattn.architectures import attention_modules
+from hf_graphattn.checking import FILTERED, NEUTRAL, Check
+from hf_graphattn.configs import model_configs
+from hf_graphattn.placing import place, take_out
+
+# Of several the last holds.
+NOTHING, EXACT, REFUSED, FAILS, WRONG = "-", "exact", "refused", "fails", "not exact"
+STATES = (NOTHING, EXACT, REFUSED, FAILS, WRONG)
+ROUNDING = 1e-5  # of float32, in a tiny model
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a column says of a model type. why: unless it is exact. error: the largest, relative."""
+
+    state: str
+    why: str = ""
+    error: float = 0.0
+
+
+class Subject:
+    """A tiny model of a type and its batches, without padding and padded on either side.
+
+    It keeps no cache where none is asked for, since some types' caches have no room for a filter's.
+    """
+
+    def __init__(self, model_type: str) -> None:
+        self.model = build(model_type)
+        for config in model_configs(self.model):
+            config.use_cache = False
+        _draw(_zeros(self.model))
+        self.batch = inputs(self.model)
+        outputs(self.model, self.batch)
+        padded = [inputs(self.model, side) for side in ("left", "right")]
+        has_padding = "attention_mask" in self.batch
+        self.batches = [self.batch]
+        self.batches += [each for each in padded if has_padding and _runs(self.model, each)]
+
+    @property
+    def copied(self) -> PreTrainedModel:
+        return copy.deepcopy(self.model)
+
+    @property
+    def filtered(self) -> PreTrainedModel:
+        """A copy with filters, checked or not."""
+        model = self.copied
+        place(model, FILTERED, "auto")
+        return model
+
+    @cached_property
+    def automatic(self) -> list[Check]:
+        return self.checks(FILTERED, "auto")
+
+    @cached_property
+    def fused(self) -> list[Check]:
+        return self.checks(FILTERED, "sdpa")
+
+    def checks(self, config: ga.VariantConfig, backend: str) -> list[Check]:
+        """What `ga.check` finds on each batch."""
+        return [ga.check(self.model, config, backend=backend, **each) for each in self.batches]
+
+
+def neutral(subject: Subject) -> Cell:
+    """Filters that change nothing, against plain eager attention."""
+    return _worst(subject.automatic, "plain")
+
+
+def gfsa(subject: Subject) -> Cell:
+    """GFSA against GFSA whose every `attend` is the architecture's own eager attention."""
+    return _worst(subject.automatic, "filtered", "effect")
+
+
+def sdpa(subject: Subject) -> Cell:
+    """Both with fused passes, which "auto" makes of longer sequences and on other devices."""
+    return _worst(subject.fused, "plain", "filtered")
+
+
+def plat(subject: Subject) -> Cell:
+    """p-LaT's kernel for any device against its form with the kept matrix."""
+    return _worst(subject.checks(ga.PLaTConfig(), "blockwise"), "plat")
+
+
+def cached(subject: Subject) -> Cell:
+    """What it generates with a cache, against without."""
+    return _worst(subject.automatic, "cached")
+
+
+def gradients(subject: Subject) -> Cell:
+    """Every gradient of neutral filters against plain eager attention's, of GFSA against GFSA with
+    the architecture's own attention; and every scalar's is a number other than 0."""
+    backends = ["auto"] if told(partial(sdpa, subject)).state == REFUSED else ["auto", "sdpa"]
+    cells = [_gradients(subject.copied, batch, backends) for batch in subject.batches]
+    return max(cells, key=_order)
+
+
+def saved(subject: Subject) -> Cell:
+    """Patched, saved and loaded again: the same bits. Only where the plain model is so too."""
+
+    def again(model: Any, load: Callable[[str], Any]) -> Cell:
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            return _same(load(folder), model, subject.batch)
+
+    patched = ga.patch_model(subject.copied, FILTERED, check=subject.batch)
+    plain = partial(again, subject.model, type(subject.model).from_pretrained)
+    return _unless_plain(partial(again, patched, ga.from_pretrained), plain)
+
+
+def adapters(subject: Subject) -> Cell:
+    """LoRA on every linear layer and its own filters, saved and loaded: the same bits."""
+
+    def again(base: Any, other: Any, modules: list[str] | None, load: Callable[..., Any]) -> Cell:
+        config = LoraConfig(r=2, target_modules="all-linear", modules_to_save=modules)
+        model = get_peft_model(base, config).eval()
+        _draw([each for each in model.parameters() if each.requires_grad])
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder, save_embedding_layers=False)
+            return _same(load(other, folder).eval(), model, subject.batch)
+
+    def filtered() -> Cell:
+        base = subject.filtered
+        return again(base, subject.filtered, ga.peft_modules(base), ga.load_peft)
+
+    def plain() -> Cell:
+        return again(subject.copied, subject.copied, None, PeftModel.from_pretrained)
+
+    return _unless_plain(filtered, plain)
+
+
+COLUMNS: dict[str, Callable[[Subject], Cell]] = {
+    "neutral": neutral,
+    "GFSA": gfsa,
+    "sdpa": sdpa,
+    "p-LaT": plat,
+    "gradients": gradients,
+    "cache": cached,
+    "saved": saved,
+    "PEFT": adapters,
+}
+
+
+def told(tried: Callable[[], Cell]) -> Cell:
+    """What was tried gives a cell, of an error too."""
+    try:
+        return tried()
+    except ga.GraphAttentionError as error:
+        return Cell(REFUSED, line(error))
+    except Exception as error:
+        return Cell(FAILS, line(error))
+
+
+def line(error: BaseException) -> str:
+    """An error in one line, with its class where it is not the library's own."""
+    name = "" if isinstance(error, ga.GraphAttentionError) else f"{type(error).__name__}: "
+    return (name + " ".join(str(error).split()))[:200]
+
+
+def outputs(model: nn.Module, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The floating-point tensors of what a model returns, by their numbers; infinities are kept."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)  # some models draw what they mask
+        return {str(i): each for i, each in enumerate(floats(model(**batch)))}
+
+
+def _runs(model: nn.Module, batch: dict[str, Any]) -> bool:
+    try:
+        return not any(each.isnan().any() for each in outputs(model, batch).values())
+    except Exception:
+        return False
+
+
+def _order(cell: Cell) -> tuple[int, float]:
+    return STATES.index(cell.state), cell.error
+
+
+def _worst(checks: list[Check], *names: str) -> Cell:
+    cells = [_cell(row) for found in checks for row in found.rows if row.name in names]
+    return max(cells, key=_order, default=Cell(NOTHING))
+
+
+def _cell(row: Any) -> Cell:
+    if not row.passed:
+        return Cell(WRONG, f"{row.name} {row.error:.0e}", row.error)
+    if row.error is None:
+        return Cell(REFUSED if row.says.startswith("refused") else NOTHING, row.says)
+    return Cell(EXACT, error=0.0 if row.name == "effect" else row.error)
+
+
+def _same(found: nn.Module, expected: nn.Module, batch: dict[str, Any]) -> Cell:
+    """Whether two models have the same weights, bit for bit, and return the same, to the rounding
+    of convolutions, which depends on where in memory their weights are."""
+    own = expected.state_dict()
+    if not all(torch.equal(each, own[name]) for name, each in found.state_dict().items()):
+        return Cell(WRONG, "other weights")
+    error = difference(outputs(found, batch), outputs(expected, batch))
+    return Cell(EXACT, error=error) if error <= ROUNDING else Cell(WRONG, f"{error:.0e}", error)
+
+
+def _unless_plain(filtered: Callable[[], Cell], plain: Callable[[], Cell]) -> Cell:
+    """What is found of the filtered model, if the plain one can do the same."""
+    found = told(filtered)
+    own = found if found.state == EXACT else told(plain)
+    return found if own.state == EXACT else Cell(NOTHING, f"nor the plain model: {own.why}")
+
+
+def _zeros(model: nn.Module) -> list[nn.Parameter]:
+    """Queries of its own and biases of attention that begin with zeros, by which values are equal,
+    so that no filter shows."""
+    of_attention = {
+        id(each) for found in attention_modules(model) for each in found.module.parameters()
+    }
+    return [
+        each
+        for each in model.parameters()
+        if not each.any() and (each.dim() > 1 or id(each) in of_attention)
+    ]
+
+
+def _draw(parameters: list[nn.Parameter]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for each in parameters:
+            each.add_(0.05 * torch.randn(each.shape, generator=generator))
+
+
+def _gradients(model: PreTrainedModel, batch: dict[str, Any], backends: list[str]) -> Cell:
+    model, plain = differentiable(model, batch)
+    if not plain:
+        return Cell(NOTHING, "the outputs have no gradient")
+
+    def run(config: ga.VariantConfig, backend: str) -> dict[str, Tensor]:
+        place(model, config, backend)
+        try:
+            return backward(model, batch)
+        finally:
+            take_out(model)
+
+    own, unchanged = run(FILTERED, "delegate"), run(NEUTRAL, "auto")
+    silent = without_gradient(model, own)
+    if silent:
+        return Cell(WRONG, f"none for the scalars of {silent[0]}")
+    error = max(
+        difference({name: unchanged[name] for name in unchanged.keys() & plain.keys()}, plain),
+        *(difference(run(FILTERED, backend), own) for backend in backends),
+    )
+    exact = error <= TOLERANCES[model.dtype]
+    return Cell(EXACT if exact else WRONG, "" if exact else f"{error:.0e}", error)

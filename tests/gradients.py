@@ -1,0 +1,99 @@
+"""The gradients of a tiny model with and without filters, and how far they are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_graphattn.architectures import self_attention_modules
+from hf_graphattn.checking import MASKS
+
+# Relative. Many architectures round to float32 inside, in float64 too.
+TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
+SMALL = 1e-3  # of the model's largest gradient, with which tensors of smaller ones are compared
+
+
+def differentiable(
+    model: PreTrainedModel, batch: dict[str, Any]
+) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """(The model with its own eager attention, in float64 if it runs so; its gradients)."""
+    model.set_attn_implementation("eager")
+    for dtype in TOLERANCES:
+        model.to(dtype)
+        try:
+            found = backward(model, batch)
+            if not any(each.isnan().any() for each in found.values()):
+                break
+        except (RuntimeError, TypeError, ValueError):
+            if dtype == torch.float32:
+                raise
+    return model, found
+
+
+def backward(model: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The gradients of a random sum of what the model returns of tokens, by parameters' names."""
+    masks = [batch[name].bool() for name in MASKS if isinstance(batch.get(name), Tensor)]
+    given = {
+        name: each.to(model.dtype)
+        if isinstance(each, Tensor) and each.is_floating_point()
+        else each
+        for name, each in batch.items()
+    }
+    model.zero_grad()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = list(floats(model(**given)))
+        # What is pooled may be of padding, which means nothing.
+        of_tokens = [each[mask] for each in made for mask in masks if each.shape[:2] == mask.shape]
+        finite = [torch.where(each.isfinite(), each, 0) for each in of_tokens or made]
+        total = sum((each * torch.randn_like(each)).sum() for each in finite)
+    if getattr(total, "requires_grad", False):
+        total.backward()
+    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest, relative to its tensor's largest; infinite for NaN or where one is missing."""
+    expected = {name: each for name, each in expected.items() if each.numel()}
+    if not found.keys() >= expected.keys():
+        return float("inf")
+    least = SMALL * max(_largest(each) for each in expected.values())
+    errors = [0.0]
+    for name, each in expected.items():
+        differs = found[name] != each  # not so where both are infinite, as masked logits are
+        if differs.any():
+            error = _largest((found[name] - each)[differs]) / max(_largest(each), least)
+            errors.append(float("inf") if math.isnan(error) else error)
+    return max(errors)
+
+
+def _largest(tensor: Tensor) -> float:
+    finite = tensor[~tensor.isinf()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def without_gradient(model: nn.Module, found: dict[str, Tensor]) -> list[str]:
+    """Attention with a filter whose scalars have no gradient, though its own parameters have."""
+    reached = [name for name, each in found.items() if each.numel() and each.abs().max() > 0]
+    silent = []
+    for attention in self_attention_modules(model):
+        within = [name for name in reached if name.startswith(f"{attention.name}.")]
+        if within and not any(
+            name.startswith(f"{attention.name}.graph_filter.") for name in within
+        ):
+            silent.append(attention.name)
+    return silent
+
+
+def floats(output: Any) -> Iterator[Tensor]:
+    """The floating-point tensors of what a model returns."""
+    if isinstance(output, Tensor) and output.is_floating_point():
+        yield output
+    elif isinstance(output, (list, tuple, dict)):
+        for each in output.values() if isinstance(output, dict) else output:
+            yield from floats(each)

@@ -11,7 +11,10 @@ from .filter_files import save_filters as save_filters
 from .filters import filter_parameters as filter_parameters
 from .filters import graph_filters as graph_filters
 from .filters import is_patched as is_patched
+from .functional import attention as attention
 from .loading import from_pretrained as from_pretrained
+from .multihead import MultiheadAttention as MultiheadAttention
+from .own_attention import register_architecture as register_architecture
 from .patching import check as check
 from .patching import patch_model as patch_model
 from .patching import unpatch_model as unpatch_model

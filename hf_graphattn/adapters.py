@@ -20,6 +20,7 @@ from .interface import is_filter_key
 from .variants import GraphFilter
 
 CONFIG_NAME = "adapter_config.json"  # the file that makes a folder an adapter's
+PREFIX = "base_model_prefix"  # what transformers' models have
 BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
 
 
@@ -35,13 +36,14 @@ def refuse_adapted(model: nn.Module, remedy: str) -> None:
 
 
 def base_model(model: Any) -> Any:
-    """The transformers model inside PEFT's wrapper; a model without a wrapper is its own base.
+    """The model inside PEFT's wrapper; a model without a wrapper is its own base.
 
     Raises:
-        GraphAttentionError: it is another module, or something else wraps it.
+        GraphAttentionError: something else wraps a transformers model.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if isinstance(base, nn.Module) and not hasattr(base, "base_model_prefix"):
+    inside = base.modules() if isinstance(base, nn.Module) else ()
+    if any(hasattr(each, PREFIX) for each in inside) and not hasattr(base, PREFIX):
         remedy = "Pass the model itself, without what wraps it."
         raise refusal("model", type(base).__name__, "a transformers model", remedy)
     return base

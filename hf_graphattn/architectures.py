@@ -3,6 +3,9 @@
 transformers' attention modules that look their function up in `AttentionInterface` share one
 calling convention. So they are found by a rule: no list of architectures is needed to find them,
 only to say which were verified. Any other is verified by `check` before it is patched.
+
+Some of the others are reached by the dropout module of A (`own_attention`), and torch's own
+`nn.MultiheadAttention` in plain torch models by an object in its place (`multihead`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from torch import nn
 
 from .errors import GraphAttentionError
+from .own_attention import OwnAttention, row_of
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,16 @@ VERIFIED = frozenset(row.attention for row in ARCHITECTURES)
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function up names
 # How the parts of the path of a cross-attention module are called; the name alone misses some.
 CROSS = ("cross", "encoder_attn", "encdecattention", "encoder_decoder_att", "token_to_image")
-HEADS = ("num_heads", "num_attention_heads", "n_heads", "num_query_heads")
+MULTIHEAD = nn.MultiheadAttention
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_query_heads")
 
 
 @dataclass(frozen=True)
 class AttentionModule:
     """One attention module of a model: its qualified name, and what is known of it.
 
-    num_heads: of its queries. is_verified: whether its class is in the table.
+    num_heads: of its queries. is_verified: whether its class is in the table. row: of a class that
+    is reached by its dropout module.
     """
 
     name: str
@@ -71,6 +77,7 @@ class AttentionModule:
     num_heads: int
     is_self_attention: bool
     is_verified: bool
+    row: OwnAttention | None = None
 
     @property
     def device(self) -> torch.device:
@@ -79,13 +86,25 @@ class AttentionModule:
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """The modules of a model whose attention a filter can take over, in model order."""
+    """The modules of a model whose attention a filter can take over, in model order.
+
+    torch's `nn.MultiheadAttention` counts where the model has no other attention: beside other
+    attention, as in the pooling heads of vision models, its queries are not the tokens.
+    """
+    modules = dict(model.named_modules())
+    reached = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
+    if not reached:
+        reached = [name for name, each in modules.items() if isinstance(each, MULTIHEAD)]
     return [
         AttentionModule(
-            name, module, _heads(module), not _is_cross(name), _is_verified(type(module))
+            name,
+            modules[name],
+            _heads(modules[name]),
+            not _is_cross(name, modules.get(name.rpartition(".")[0])),
+            _is_verified(type(modules[name])),
+            row_of(modules[name]),
         )
-        for name, module in model.named_modules()
-        if _takes_filter(module)
+        for name in reached
     ]
 
 
@@ -150,22 +169,23 @@ def _forward(cls: Any) -> Any:
 def _is_verified(cls: type) -> bool:
     """Whether its forward is that of a class in the table: a subclass may have one of its own."""
     owner = next(base for base in cls.__mro__ if "forward" in vars(base))
-    return owner.__module__.startswith("transformers.") and owner.__name__ in VERIFIED
+    is_listed = owner.__module__.startswith("transformers.") and owner.__name__ in VERIFIED
+    return is_listed or issubclass(cls, MULTIHEAD)
 
 
-def _is_cross(name: str) -> bool:
+def _is_cross(name: str, parent: nn.Module | None) -> bool:
+    """By the words in its path; torch's decoder layers have names of their own."""
+    if isinstance(parent, nn.TransformerDecoderLayer):
+        return name.rpartition(".")[2] == "multihead_attn"
     return any(word in part for part in name.lower().split(".") for word in CROSS)
-
-
-def _takes_filter(module: Any) -> bool:
-    cls: Any = type(module)
-    return _forward(cls) is not None
 
 
 def _heads(module: Any) -> int:
     """How many query heads it has; 0 where nothing says so."""
+    row = row_of(module)
+    names = HEADS if row is None or row.num_heads is None else (row.num_heads,)
     for owner in (module, getattr(module, "config", None)):
-        for name in HEADS:
+        for name in names:
             if isinstance(getattr(owner, name, None), int):
                 return getattr(owner, name)
     return 0

@@ -18,7 +18,6 @@ from uuid import uuid4
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from .adapters import base_model, original_filter, refuse_adapted
 from .architectures import self_attention_modules
@@ -30,7 +29,7 @@ from .filters import graph_filters, read_config, refuse_no_model
 from .interface import FILTER
 from .loading import load_filter_tensors
 from .parallel import whole
-from .patching import patch_model, unpatch_model
+from .patching import Model, patch_model, unpatch_model
 from .variants import GraphFilter
 
 FILTERS_NAME = "graph_filters.safetensors"
@@ -62,13 +61,13 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
 
 
 def load_filters(
-    model: PreTrainedModel,
+    model: Model,
     path_or_repo: str | os.PathLike[str],
     *,
     backend: str = "auto",
     check: Mapping[str, Any] | bool = False,
     **kwargs: Any,
-) -> PreTrainedModel:
+) -> Model:
     """Patch a plain model with the filters that `save_filters` wrote; returns the model.
 
     Args:
@@ -137,10 +136,11 @@ def read_filters(
 def shape_of(model: nn.Module) -> dict[str, Any]:
     """What a base must have in common with the one that filters were saved from."""
     base = base_model(model)
+    config = getattr(base, "config", None)
     modules = self_attention_modules(base)
     return {
-        "model_type": base.config.model_type,
-        "hidden_size": base.config.hidden_size,
+        "model_type": getattr(config, "model_type", type(base).__name__),
+        "hidden_size": getattr(config, "hidden_size", None),
         "heads": {_base_name(found.name, base): found.num_heads for found in modules},
     }
 

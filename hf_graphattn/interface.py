@@ -24,6 +24,7 @@ from .architectures import eager_attention
 from .backends import AttentionInputs
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
+from .functional import one_per_query_head
 
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
 NAME = "hf_graphattn"
@@ -77,9 +78,15 @@ def graph_attn(
     """
     graph_filter = _filter_of(module)
     as_eager = module.config._attn_implementation == AS_EAGER
-    own = partial(
-        _own, module, query, key, attention_mask, dropout, scaling, is_causal, position_bias, kwargs
-    )
+
+    def own(x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the architecture's own eager attention returns with x in place of the values."""
+        given = {"is_causal": is_causal, "position_bias": position_bias} | kwargs
+        given = {name: each for name, each in given.items() if name in kwargs or each is not None}
+        eager = eager_attention(module)
+        mask = attention_mask
+        return eager(module, query, key, x, mask, dropout=dropout, scaling=scaling, **given)
+
     if graph_filter is None and as_eager:
         return own(value)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -88,7 +95,7 @@ def graph_attn(
     )
     inputs = AttentionInputs(
         query=query,
-        key=_one_per_query_head(key, query),
+        key=one_per_query_head(key, query),
         mask=mask,
         causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -102,33 +109,12 @@ def graph_attn(
             f"the attention, so that cached generation has no room for a filter's. Pass "
             f"use_cache=False."
         )
-    value = _one_per_query_head(value, query)
+    value = one_per_query_head(value, query)
     if graph_filter is None:
         out, weights = _plain(inputs, value)
     else:
         out, weights = _filtered(graph_filter, inputs, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
-
-
-def _own(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    scaling: float | None,
-    is_causal: bool | None,
-    position_bias: Tensor | None,
-    others: dict[str, Any],
-    value: Tensor,
-) -> tuple[Tensor, Tensor | None]:
-    """What the architecture's own eager attention returns on these values."""
-    given = {"is_causal": is_causal, "position_bias": position_bias}
-    given = {name: each for name, each in given.items() if each is not None}
-    eager = eager_attention(module)
-    return eager(
-        module, query, key, value, mask, dropout=dropout, scaling=scaling, **given, **others
-    )
 
 
 def _of_each_head(own: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
@@ -173,7 +159,7 @@ def _filtered(
     own = value  # of the queries' tokens
     if layer is not None:
         attend = CachedAttention(attend, layer, value)
-        own = _one_per_query_head(layer.new_values, inputs.query)
+        own = one_per_query_head(layer.new_values, inputs.query)
     new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
     if own.shape[-2] != new:
         raise GraphAttentionError(
@@ -242,12 +228,6 @@ def _recording() -> bool:
     """
     collected = _active_collector.get()
     return collected is not None and any(key.endswith("attentions") for key in collected)
-
-
-def _one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
-    """Keys or values, repeated where several query heads share them: one for each query head."""
-    groups = query.shape[1] // states.shape[1]
-    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
 
 
 def _say_attentions_need_eager(name: str) -> None:

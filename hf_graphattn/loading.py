@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -193,7 +193,7 @@ def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str,
 
 
 def load_filter_tensors(
-    model: PreTrainedModel, tensors: dict[str, Tensor], path: str, entry: dict[str, Any]
+    model: nn.Module, tensors: dict[str, Tensor], path: str, entry: dict[str, Any]
 ) -> None:
     """Copy a checkpoint's filter tensors into a patched model's scalars.
 
@@ -227,12 +227,15 @@ def load_filter_tensors(
             parameter.copy_(shared_as(parameter, tensors[name]))
 
 
-def _saved_names(own_name: str, model: PreTrainedModel) -> Iterator[str]:
+def _saved_names(own_name: str, model: nn.Module) -> Iterator[str]:
     """The names that one of the model's tensors may have in a checkpoint.
 
     A model with a head puts a prefix before its base's names. And files keep the names of a model's
     first release (ViT's encoder.layer), whatever transformers calls the modules today.
     """
+    if not isinstance(model, PreTrainedModel):
+        yield own_name
+        return
     prefix = f"{model.base_model_prefix}."
     for name in (prefix + own_name, own_name.removeprefix(prefix), own_name):
         yield name

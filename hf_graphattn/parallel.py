@@ -27,12 +27,12 @@ STYLES = (SPLIT, "rowwise", "replicate", "replicated_with_grad_allreduce")
 
 def refuse_spread(model: Any) -> None:
     """Raise `GraphAttentionError` if new filters would not be spread over processes as it is."""
-    config = getattr(model.config, "distributed_config", None)
+    config = getattr(getattr(model, "config", None), "distributed_config", None)
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         how = "sharded by FSDP"
     elif getattr(config, "pp_size", 1) > 1:
         how = "cut into stages by pipeline parallelism"
-    elif is_spread(model) and not model.tp_size:
+    elif is_spread(model) and not getattr(model, "tp_size", None):
         how = "spread over processes by hand"
     else:
         return

@@ -18,21 +18,18 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from .architectures import (
-    attention_modules,
-    own_attention,
-    self_attention_modules,
-    verified,
-)
+from .architectures import MULTIHEAD, own_attention, self_attention_modules, verified
 from .backends import DELEGATE
 from .checking import FILTERED, Check, compare, made_batch
 from .configs import is_marked
 from .errors import GraphAttentionError, refusal
 from .filters import is_patched, refuse_no_model
+from .own_attention import reason
 from .parallel import refuse_spread
 from .placing import passed, place, take_out
 from .running import refuse_running
 from .variants import VariantConfig, variant_configs
+from .verified import is_listed
 
 # Patching and unpatching are one at a time: of two threads that patch a model, one is refused.
 _LOCK = threading.RLock()
@@ -53,8 +50,9 @@ def patch_model(
 
     Args:
         model: a transformers model, with or without a head, whose attention goes through
-            transformers' `AttentionInterface`. It must be the outermost model, since a part's
-            filters are not saved with the whole.
+            transformers' `AttentionInterface`, or is of a class that `register_architecture` knows;
+            or a plain torch model with `nn.MultiheadAttention`, or such a class. A transformers
+            model must be the outermost, since a part's filters are not saved with the whole.
         config: `GFSAConfig(...)`, `PLaTConfig(...)`, `LaplacianConfig(...)` ...
         backend: how the attention is computed. "auto" chooses at each call; "eager" keeps A;
             "sdpa" makes fused passes, as do "flash_attention_2" (the flash_attn package) and
@@ -151,16 +149,18 @@ def _check_arguments(model: object, config: object) -> None:
     if not isinstance(model, nn.Module):
         remedy = "Load it with from_pretrained first."
         raise refusal("model", type(model).__name__, "a transformers model", remedy)
+    cls = type(model)
     if is_patched(model):
         raise GraphAttentionError(
-            f"{type(model).__name__} is patched already. Call unpatch_model(model) first."
+            f"{cls.__name__} is patched already. Call unpatch_model(model) first."
         )
     if not isinstance(model, PreTrainedModel):
-        remedy = f"This one cannot be patched: {_why(model)}"
-        if attention_modules(model):
+        if any(isinstance(module, PreTrainedModel) for module in model.modules()):
             remedy = "Patch the transformers model before it is wrapped."
-        raise refusal("model", type(model).__name__, "a transformers PreTrainedModel", remedy)
-    cls = type(model)
+            raise refusal("model", cls.__name__, "the transformers model in it", remedy)
+        if isinstance(model, MULTIHEAD):
+            remedy = "Use hf_graphattn.MultiheadAttention(..., graph_attn=config) in its place."
+            raise refusal("model", cls.__name__, "a model that has it as a part", remedy)
     if cls.__module__.startswith("transformers.") and not hasattr(transformers, cls.__name__):
         raise refusal(
             "model",
@@ -192,7 +192,7 @@ def _check_attention(
     unverified = sorted({type(each.module).__name__ for each in layers if not each.is_verified})
     if isinstance(check, Mapping):
         batch = check
-    elif not unverified or checked == passed(backend):
+    elif not unverified or is_listed(model) or checked == passed(backend):
         return
     elif check:
         batch = made_batch(model)
@@ -200,9 +200,10 @@ def _check_attention(
         before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
         raise GraphAttentionError(
             f"{type(model).__name__} is not verified: {', '.join(unverified)} is in no row of the "
-            f"table ({verified()}).{before} Pass a batch of its inputs, check=batch, or "
-            f"check=True for inputs made from its config: what a filter computes is compared first "
-            f"with the architecture's own attention, on a copy of the model in float64."
+            f"table ({verified()}), nor listed for a model of its type and this version of "
+            f"transformers.{before} Pass a batch of its inputs, check=batch, or check=True for "
+            f"inputs made from its config: what a filter computes is compared first with the "
+            f"architecture's own attention, on a copy of the model in float64."
         )
     found = compare(model, config, backend, batch)
     if not found.passed:
@@ -219,9 +220,10 @@ def _check_attention(
 def _refuse_without_attention(model: nn.Module) -> None:
     if not self_attention_modules(model):
         raise GraphAttentionError(
-            f"{type(model).__name__} cannot be patched: {_why(model)} A filter can be put where "
-            f"attention goes through transformers' AttentionInterface; verified architectures: "
-            f"{verified()}."
+            f"{type(model).__name__} cannot be patched: {_why(model)}. A filter can be put where "
+            f"attention goes through transformers' AttentionInterface, into classes that "
+            f"register_architecture knows, and into torch's nn.MultiheadAttention of plain torch "
+            f"models; verified architectures: {verified()}."
         )
 
 
@@ -230,10 +232,10 @@ def _tell_what_stays_plain(model: nn.Module) -> None:
     if own:
         logger.warning(
             f"{type(model).__name__}: {', '.join(own)} computes attention by itself and has no "
-            f"filter. supported(model) lists all modules."
+            f"filter. supported(model) lists all modules, and why."
         )
 
 
 def _why(model: nn.Module) -> str:
     own = sorted({type(module).__name__ for _, module in own_attention(model)})
-    return f"{', '.join(own)} computes attention by itself." if own else "it has no attention."
+    return "; ".join(f"{name}: {reason(name)}" for name in own) or "it has no attention"

@@ -1,6 +1,8 @@
 """Putting filters into a model's attention modules, and taking them out again.
 
-Each module gains a submodule `graph_filter` and a forward pre-hook. The modules get copies of their
+Each module gains a submodule `graph_filter`, and a way for it to act: a forward pre-hook where
+transformers' interface calls it, a hook of the dropout module of A (`after_dropout`), or an object
+in the place of torch's own (`multihead`). The modules of a transformers model get copies of their
 configs, which say the name of the attention function and what was patched, in one JSON object,
 `config.graph_attn`. Whether a model may be patched is `patching`'s question.
 """
@@ -15,8 +17,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from . import backends
-from .architectures import AttentionModule, attention_modules, own_attention
+from . import after_dropout, backends
+from .architectures import MULTIHEAD, AttentionModule, attention_modules, own_attention
 from .card import hub_id
 from .config_entry import make_entry
 from .configs import (
@@ -31,6 +33,7 @@ from .configs import (
 )
 from .errors import refusal
 from .interface import AS_EAGER, FILTER, NAME, before_attention
+from .multihead import MultiheadAttention, refuse_other_keys
 from .parallel import heads_mesh, share_heads
 from .repository import PushToHub
 from .saving import SavePretrained
@@ -58,14 +61,16 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
     modules = attention_modules(model)
     layers = [each for each in modules if each.is_self_attention]
     chosen = _choose_layers(layers, config)
-    filters = [_build(config, layer, heads_mesh(model, layer)) for layer in chosen]
-    for graph_filter in filters:
-        graph_filter.backend = backends.check(backend, graph_filter.backends)
-    unverified = not all(each.is_verified for each in layers)
-    as_eager = unverified or bool(own_attention(model)) or backend == backends.DELEGATE
-    checked = {CHECKED: passed(backend)} if unverified else {}
-    placed = dict(zip((each.name for each in chosen), filters, strict=True))
-    _attach(model, config, modules, placed, AS_EAGER if as_eager else NAME, checked)
+    filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
+    if isinstance(model, PreTrainedModel):
+        unverified = not all(each.is_verified for each in layers)
+        as_eager = unverified or bool(own_attention(model)) or backend == backends.DELEGATE
+        checked = {CHECKED: passed(backend)} if unverified else {}
+        _mark(model, config, AS_EAGER if as_eager else NAME, checked)
+    for each in modules:
+        _put_in(model, each, filters.get(each.name))
+    for module in torch_encoders(model):
+        after_dropout.set_meanwhile(module, {"use_nested_tensor": False})
 
 
 def passed(backend: str) -> dict[str, str]:
@@ -77,7 +82,9 @@ def take_out(model: nn.Module) -> None:
     """Take the filters out of a model, and give its modules their configs back."""
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
     for attention in attention_modules(model):
-        _detach(attention.module)
+        _take_out(model, attention)
+    for module in torch_encoders(model):
+        after_dropout.set_back(module)
     for owner in owners:
         give_back(model, owner.__dict__.pop(UNDO))
         for key, hook in list(owner._state_dict_hooks.items()):
@@ -107,7 +114,9 @@ def _choose_layers(layers: list[AttentionModule], config: VariantConfig) -> list
     return [layer for i, layer in enumerate(layers) if i in wanted]
 
 
-def _build(config: VariantConfig, layer: AttentionModule, mesh: DeviceMesh | None) -> GraphFilter:
+def _build(
+    config: VariantConfig, layer: AttentionModule, backend: str, mesh: DeviceMesh | None
+) -> GraphFilter:
     if not layer.num_heads:
         raise refusal(
             f"the number of heads of {layer.name}",
@@ -116,35 +125,53 @@ def _build(config: VariantConfig, layer: AttentionModule, mesh: DeviceMesh | Non
             "Leave this layer out with layers=(...).",
         )
     graph_filter = config.build(layer.num_heads)
+    allowed = graph_filter.backends
+    if layer.row is not None:
+        allowed = after_dropout.backends_of(graph_filter, layer.module)
+    elif isinstance(layer.module, MULTIHEAD):
+        refuse_other_keys(layer.module)
+        allowed = tuple(name for name in allowed if name != backends.DELEGATE)
+    graph_filter.backend = backends.check(backend, allowed)
     graph_filter.to(layer.device).train(layer.module.training)
     if mesh is not None:
         share_heads(graph_filter, mesh)
     return graph_filter
 
 
-def _attach(
-    model: Any,
-    config: VariantConfig,
-    modules: list[AttentionModule],
-    filters: dict[str, GraphFilter],
-    implementation: str,
-    checked: dict[str, Any],
-) -> None:
+def _mark(model: Any, config: VariantConfig, implementation: str, checked: dict[str, Any]) -> None:
+    """Have the configs of a transformers model say what it is patched with, and it save them."""
     made = own_configs(model, implementation)
     copies = copies_of(model, made)
     own: Any = copies[id(model.config)]
     setattr(own, IMPLEMENTATION, SAVED)
     setattr(own, ENTRY, make_entry(config) | _base_model(model) | checked)
-    for attention in modules:
-        # None marks a module as plain on purpose; a module without the mark was never patched.
-        setattr(attention.module, FILTER, filters.get(attention.name))
-        if attention.name in filters:
-            attention.module.register_forward_pre_hook(before_attention, with_kwargs=True)
     replace_configs(model, copies)
     model.__dict__[UNDO] = made
     model.register_state_dict_post_hook(tell_if_a_part)
     methods = {name: method(model) for name, method in METHODS.items()}
     model.__dict__.update(methods)
+
+
+def _put_in(model: nn.Module, attention: AttentionModule, graph_filter: GraphFilter | None) -> None:
+    module = attention.module
+    if graph_filter is None:
+        # None marks a module as plain on purpose; a module without the mark was never patched.
+        setattr(module, FILTER, None)
+    elif attention.row is not None:
+        after_dropout.put_in(module, graph_filter)
+    elif isinstance(module, MULTIHEAD):
+        _replace(model, module, MultiheadAttention.around(module, graph_filter))
+    else:
+        setattr(module, FILTER, graph_filter)
+        module.register_forward_pre_hook(before_attention, with_kwargs=True)
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put a module in the place of another, wherever the model has that one."""
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if child is old:
+                parent._modules[name] = new
 
 
 def tell_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -166,7 +193,18 @@ def _base_model(model: PreTrainedModel) -> dict[str, str]:
     return {"base_model": name} if name else {}
 
 
-def _detach(module: nn.Module) -> None:
+def torch_encoders(model: nn.Module) -> list[Any]:
+    """Those of torch, which give their layers nested tensors if the first layer's weights fit."""
+    return [each for each in model.modules() if isinstance(each, nn.TransformerEncoder)]
+
+
+def _take_out(model: nn.Module, attention: AttentionModule) -> None:
+    module = attention.module
+    if isinstance(module, MultiheadAttention):
+        _replace(model, module, module.plain())
+        return
+    if attention.row is not None:
+        after_dropout.take_out(module)
     for key, hook in list(module._forward_pre_hooks.items()):
         if hook is before_attention:
             del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]

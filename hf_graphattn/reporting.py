@@ -19,7 +19,9 @@ from .architectures import (
 )
 from .filters import graph_filters, refuse_no_model, refuse_plain
 from .interface import FILTER
+from .own_attention import reason
 from .parallel import whole
+from .verified import is_listed
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
 SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
@@ -126,17 +128,21 @@ def supported(model: nn.Module) -> Support:
         GraphAttentionError: it is no model.
     """
     refuse_no_model(model)
-    rows = []
+    rows, is_known = [], is_listed(model)
     for each in attention_modules(model):
-        says = "yes: verified" if each.is_verified else "after a check: patch_model(check=...)"
         kind = "self" if each.is_self_attention else "cross"
-        says = says if each.is_self_attention else "no: stays plain"
+        says = _supports(each, is_known) if each.is_self_attention else "no: stays plain"
         rows.append(SupportRow(each.name, type(each.module).__name__, kind, each.num_heads, says))
     for name, module in own_attention(model):
-        says = "no: it computes attention by itself"
-        rows.append(SupportRow(name, type(module).__name__, "own", 0, says))
+        cls = type(module).__name__
+        rows.append(SupportRow(name, cls, "own", 0, f"no: {reason(cls)}"))
     found = sum(row.kind == "self" for row in rows)
     return Support(f"{type(model).__name__}: {found} self-attention modules in reach", tuple(rows))
+
+
+def _supports(attention: AttentionModule, is_known: bool) -> str:
+    says = "yes: verified" if attention.is_verified or is_known else "after a check (check=...)"
+    return says if attention.row is None else f"{says}; filters linear in the values, no cache"
 
 
 def report(model: nn.Module) -> Report:
@@ -165,11 +171,14 @@ def _row(layer: int, attention: AttentionModule) -> ReportRow:
         return ReportRow(layer, name, heads, "plain", {}, (), "", "")
     current = active_filter(getattr(module, FILTER))
     config = current.variant_config
+    device = attention.device.type
     backend, reason = backends.explain(
-        current.backend, current.backends, attention.device.type, current.operands + 1
+        current.backend, current.backends, device, current.operands + 1
     )
     delegates = current.backend == "auto" and backends.DELEGATE in current.backends
-    if delegates and not attention.is_verified:
+    if attention.row is not None:
+        backend, reason = backends.EAGER, f"H is formed of the A of {type(module).__name__}"
+    elif delegates and not attention.is_verified:
         reason += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)

@@ -23,13 +23,13 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertModel,
-    BloomConfig,
-    BloomModel,
     PreTrainedModel,
     ResNetConfig,
     ResNetModel,
     T5Config,
     T5Model,
+    XGLMConfig,
+    XGLMModel,
 )
 
 import hf_graphattn as ga
@@ -62,8 +62,10 @@ def _wrapped() -> nn.Module:
     return nn.Sequential(BertModel(config))
 
 
-def _bloom() -> PreTrainedModel:
-    return BloomModel(BloomConfig(vocab_size=9, hidden_size=8, n_layer=1, n_head=2))
+def _xglm() -> PreTrainedModel:
+    return XGLMModel(
+        XGLMConfig(vocab_size=9, d_model=8, ffn_dim=8, num_layers=1, attention_heads=2)
+    )
 
 
 def _resnet() -> PreTrainedModel:
@@ -134,21 +136,23 @@ ARGUMENTS: dict[str, Refusal] = {
     "config of a class that is not registered": Refusal(
         _patch(type("OwnConfig", (ga.GFSAConfig,), {})), ("config", "@register(name)")
     ),
-    "config a model": Refusal(_patch(lambda: _bloom()), ("config", "...; allowed")),
+    "config a model": Refusal(_patch(lambda: _xglm()), ("config", "...; allowed")),
     "config None": Refusal(_patch(lambda: None), ("config", "None", *CONFIGS)),
     "model a name": Refusal(_other(lambda: "bert-base-uncased"), ("model", "str", "transformers")),
     "model without attention": Refusal(_other(lambda: nn.Linear(2, 2)), ("Linear", "no attention")),
     "transformers model without attention": Refusal(
         _other(_resnet), ("ResNetModel", "no attention", *SUPPORTED)
     ),
-    "Bloom": Refusal(_other(_bloom), ("BloomModel", "BloomAttention", "by itself", *SUPPORTED)),
+    "dropout by a function": Refusal(
+        _other(_xglm), ("XGLMModel", "XGLMAttention", "drops A out by a function", *SUPPORTED)
+    ),
     "part of a model": Refusal(
         _other(lambda: T5Model(T5Config(vocab_size=9, d_model=8, num_layers=1)).encoder),
         ("T5Stack", "whole model", "layers="),
     ),
     "wrapped model": Refusal(_other(_wrapped), ("Sequential", "before it is wrapped")),
     "torch attention": Refusal(
-        _other(lambda: nn.MultiheadAttention(4, 2)), ("MultiheadAttention", "PreTrainedModel")
+        _other(lambda: nn.MultiheadAttention(4, 2)), ("MultiheadAttention", "graph_attn=config")
     ),
     "unpatching a plain model": Refusal(ga.unpatch_model, ("not patched", "is_patched")),
 }

@@ -19,7 +19,10 @@ from transformers import AutoModel, BertConfig, PreTrainedModel
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hf_graphattn", "finetune", "tasks", "tools")
-HOOKS = "Look where Module.register_forward_pre_hook and register_state_dict_post_hook put them."
+HOOKS = (
+    "Look where Module.register_forward_hook, register_forward_pre_hook and "
+    "register_state_dict_post_hook put them."
+)
 
 # name: (what has it, what to look for when it has not)
 PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
@@ -50,6 +53,7 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         "The patterns of keys that loading does not report. Look where it reports unexpected keys.",
     ),
     "_modules": (torch.nn.Module, "The children of a module by name. Look into named_children."),
+    "_forward_hooks": (torch.nn.Module, HOOKS),
     "_forward_pre_hooks": (torch.nn.Module, HOOKS),
     "_forward_pre_hooks_with_kwargs": (torch.nn.Module, HOOKS),
     "_state_dict_hooks": (torch.nn.Module, HOOKS),
@@ -58,6 +62,11 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         "How often a tensor was changed in place. Look for what autograd compares in its backward.",
     ),
     "_current_frames": (lambda: sys, "The frames that each thread runs. Look into threading, sys."),
+    "_qkv_same_embed_dim": (
+        lambda: torch.nn.MultiheadAttention(2, 1),
+        "What keeps torch's encoder layers from computing attention by themselves where it is "
+        "false. Look into the reasons against the fast path in nn.TransformerEncoderLayer.forward.",
+    ),
     "_actions": (argparse.ArgumentParser, "A parser's arguments. Look into its format_help."),
 }
 
@@ -74,7 +83,7 @@ def test_every_private_name_that_is_read_is_in_the_table() -> None:
     ]
     own = {name for tree in trees for name in _defined(tree)}
     read = {name for tree in trees for name in _read(tree)}
-    by_string = {"_attn_implementation_internal", "_name_or_path"}
+    by_string = {"_attn_implementation_internal", "_name_or_path", "_qkv_same_embed_dim"}
     assert read - own == PRIVATE.keys() - by_string
 
 

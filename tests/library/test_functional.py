@@ -1,0 +1,306 @@
+"""`ga.attention` and `ga.MultiheadAttention`: filters in anyone's own module."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from cases import VARIANT_CASES, attention
+from tensors import built
+from torch import Tensor, nn
+from torch.nn import functional
+
+import hf_graphattn as ga
+from hf_graphattn.backends import DELEGATE
+
+HEADS, LENGTH, WIDTH = 4, 11, 32
+GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
+NEUTRAL = ga.GFSAConfig()
+
+
+def states(key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = (HEADS, key_heads, key_heads)
+    return tuple(torch.randn(2, heads, LENGTH, 8).double().requires_grad_() for heads in shapes)
+
+
+def masks() -> dict[str, Tensor | None]:
+    padding = torch.ones(2, 1, 1, LENGTH, dtype=torch.bool)
+    padding[0, ..., -3:] = False
+    return {
+        "none": None,
+        "padding": padding,
+        "window": torch.ones(LENGTH, LENGTH).tril(2).triu(-2).bool(),
+        "bias": torch.randn(1, HEADS, LENGTH, LENGTH).double(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["none", "padding", "window", "bias", "causal"])
+@pytest.mark.parametrize("name", VARIANT_CASES)
+def test_attention_is_the_formula_with_every_gradient(name: str, kind: str) -> None:
+    case = VARIANT_CASES[name]
+    graph_filter, causal = built(case, HEADS).double(), kind == "causal"
+    query, key, value = given = states()
+    mask = None if causal else masks()[kind]
+    scalars = {n: s.double() for n, s in case.start(HEADS).items()}
+    matrix = attention(query, key, 0.4, mask, causal)
+    expected = case.formula(matrix, value, scalars)
+    found = ga.attention(query, key, value, graph_filter, mask=mask, is_causal=causal, scale=0.4)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    weight = torch.randn_like(expected)
+    for a, b in zip(
+        torch.autograd.grad((found * weight).sum(), given, retain_graph=True),
+        torch.autograd.grad((expected * weight).sum(), given),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_at_plain_attention_it_is_torchs_own() -> None:
+    query, key, value = states(key_heads=2)
+    found = ga.attention(query, key, value, NEUTRAL.build(HEADS), is_causal=True)
+    expected = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=True
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    query, key, value = states()
+    graph_filter = ga.LaplacianConfig().build(HEADS)
+    plain = ga.attention(query, key, value, graph_filter)
+    drawn = [ga.attention(query, key, value, graph_filter, dropout_p=0.2) for _ in range(400)]
+    assert not torch.equal(drawn[0], drawn[1])
+    torch.testing.assert_close(sum(drawn) / 400, plain, rtol=0.0, atol=0.25)
+
+
+Call = Callable[[Tensor, Tensor, Tensor, nn.Module], Tensor]
+REFUSED: dict[str, tuple[Call, tuple[str, ...]]] = {
+    "no filter": (lambda q, k, v, f: ga.attention(q, k, v, GFSA), ("filter", "build(num_heads)")),
+    "cross": (
+        lambda q, k, v, f: ga.attention(q, k[:, :, :5], v[:, :, :5], f),
+        ("11 queries and 5 keys", "no square"),
+    ),
+    "three dimensions": (lambda q, k, v, f: ga.attention(q[0], k, v, f), ("query", "(B, H, N, D)")),
+    "heads": (
+        lambda q, k, v, f: ga.attention(q[:, :3], k[:, :3], v[:, :3], f),
+        ("4 heads of the filter",),
+    ),
+    "heads of the keys": (
+        lambda q, k, v, f: ga.attention(q, k[:, :3], v, f),
+        ("shapes", "divisor"),
+    ),
+    "mask and causal": (
+        lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(11, 11), is_causal=True),
+        ("is_causal", "beside a mask"),
+    ),
+    "mask of integers": (
+        lambda q, k, v, f: ga.attention(q, k, v, f, mask=torch.ones(11, 11, dtype=torch.long)),
+        ("mask", "torch.int64", "boolean"),
+    ),
+    "mask of another shape": (
+        lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(7, 11)),
+        ("mask", "(7, 11)", "broadcasts to (2, 4, 11, 11)"),
+    ),
+    "dropout": (lambda q, k, v, f: ga.attention(q, k, v, f, dropout_p=1.5), ("dropout_p", "1.5")),
+    "scale": (lambda q, k, v, f: ga.attention(q, k, v, f, scale=float("nan")), ("scale", "nan")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_arguments_of_attention_are_refused(name: str) -> None:
+    call, words = REFUSED[name]
+    with pytest.raises(ga.GraphAttentionError) as refused:
+        call(*states(), GFSA.build(HEADS))
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+def multihead(**settings: object) -> tuple[nn.MultiheadAttention, ga.MultiheadAttention]:
+    plain = nn.MultiheadAttention(WIDTH, HEADS, **settings).double()
+    with torch.no_grad():
+        plain.in_proj_weight.mul_(3.0)
+    drop_in = ga.MultiheadAttention(WIDTH, HEADS, **settings, graph_attn=NEUTRAL).double()
+    drop_in.load_state_dict(plain.state_dict(), strict=False)
+    return plain, drop_in
+
+
+def calls(batch_first: bool) -> dict[str, tuple[Tensor, dict[str, object]]]:
+    x = torch.randn(2, LENGTH, WIDTH).double()
+    x = x if batch_first else x.transpose(0, 1)
+    padding = torch.zeros(2, LENGTH, dtype=torch.bool)
+    padding[0, -3:] = True
+    causal = {"attn_mask": torch.ones(LENGTH, LENGTH).triu(1).bool(), "is_causal": True}
+    bias = torch.randn(2 * HEADS, LENGTH, LENGTH).double()
+    return {
+        "plain": (x, {}),
+        "padding": (x, {"key_padding_mask": padding}),
+        "causal": (x, {"attn_mask": causal, "is_causal": True}),
+        "causal, padding": (
+            x,
+            {"attn_mask": causal, "key_padding_mask": padding, "is_causal": True},
+        ),
+        "bias, padding": (x, {"attn_mask": bias, "key_padding_mask": padding.double() * -9.0}),
+        "one row": (x[0] if batch_first else x[:, 0], {"attn_mask": bias[:HEADS]}),
+    }
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_drop_in_is_torchs_own_at_plain_attention(
+    batch_first: bool, need_weights: bool
+) -> None:
+    for bias in (True, False):
+        plain, drop_in = multihead(batch_first=batch_first, bias=bias)
+        for x, masked in calls(batch_first).values():
+            for average in (True, False):
+                given = {"need_weights": need_weights, "average_attn_weights": average, **masked}
+                found, expected = drop_in(x, x, x, **given), plain(x, x, x, **given)
+                torch.testing.assert_close(found, expected)
+        x = next(iter(calls(batch_first).values()))[0]
+        other = x + 1.0  # as where positions are added to queries and keys alone
+        torch.testing.assert_close(drop_in(x, x, other)[0], plain(x, x, other)[0])
+
+
+def test_the_drop_in_filters_and_returns_h() -> None:
+    plain, drop_in = multihead(batch_first=True)
+    drop_in.graph_filter.w_K.data.fill_(0.5)
+    x, masked = calls(True)["padding"]
+    matrix = plain(x, x, x, **masked, average_attn_weights=False)[1]
+    wanted = matrix + 0.5 * (matrix + 2 * (matrix @ matrix - matrix))  # order 3
+    value = functional.linear(x, plain.in_proj_weight, plain.in_proj_bias).chunk(3, -1)[2]
+    value = value.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    expected = plain.out_proj((wanted @ value).transpose(1, 2).flatten(2))
+    found, weights = drop_in(x, x, x, **masked, average_attn_weights=False)
+    torch.testing.assert_close((found, weights), (expected, wanted))
+    torch.testing.assert_close(drop_in(x, x, x, **masked, need_weights=False)[0], expected)
+
+
+def test_the_drop_in_refuses_other_tokens() -> None:
+    _, drop_in = multihead(batch_first=True)
+    x = torch.randn(2, LENGTH, WIDTH).double()
+    with pytest.raises(ga.GraphAttentionError, match="cannot tell that they are of the same"):
+        drop_in(x, x.clone(), x.clone())
+    with pytest.raises(ga.GraphAttentionError, match="is_causal is True"):
+        drop_in(x, x, x, is_causal=True)
+    for name in ("kdim", "add_bias_kv", "add_zero_attn"):
+        with pytest.raises(ga.GraphAttentionError, match=name):
+            ga.MultiheadAttention(WIDTH, HEADS, **{name: 8}, graph_attn=NEUTRAL)
+    with pytest.raises(ga.GraphAttentionError, match="graph_attn is None"):
+        ga.MultiheadAttention(WIDTH, HEADS, graph_attn=None)
+
+
+def encoder(**settings: object) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True, **settings)
+    made = nn.TransformerEncoder(layer, 3).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return made
+
+
+def batch(padded: bool = True) -> dict[str, Tensor]:
+    padding = torch.zeros(2, LENGTH, dtype=torch.bool)
+    padding[0, -3:] = padded
+    return {"src": torch.randn(2, LENGTH, WIDTH).double(), "src_key_padding_mask": padding}
+
+
+def test_torchs_encoder_is_patched_and_plain_again() -> None:
+    model, given = encoder(), batch()
+    own, parts = list(model.parameters()), {type(each) for each in model.modules()}
+    seen = ~given["src_key_padding_mask"]
+    with torch.no_grad():  # so that torch's fast paths are taken
+        plain = model(**given)
+        assert ga.patch_model(model, NEUTRAL) is model
+        torch.testing.assert_close(model(**given)[seen], plain[seen])
+        ga.unpatch_model(model)
+        ga.patch_model(model, GFSA)
+        assert (model(**given) - plain)[seen].abs().max() > 1e-2
+        assert "layers.2.self_attn" in ga.graph_filters(model)
+        ga.unpatch_model(model)
+        torch.testing.assert_close(model(**given), plain, rtol=0, atol=0)
+    assert {type(each) for each in model.modules()} == parts
+    assert all(a is b for a, b in zip(model.parameters(), own, strict=True))
+
+
+def test_ga_check_holds_for_torchs_encoder_and_sees_a_wrong_filter() -> None:
+    assert ga.check(encoder(), **batch()).passed
+    assert ga.check(encoder(norm_first=True), ga.PLaTConfig(), **batch()).passed
+
+
+def test_layers_attention_is_left_where_it_is_not_chosen() -> None:
+    model, given = encoder(), batch(padded=False)
+    plain = model(**given)
+    ga.patch_model(model, ga.GFSAConfig(layers=(-1,), w_K=0.3))
+    assert list(ga.graph_filters(model)) == ["layers.2.self_attn"]
+    assert [row.variant for row in ga.report(model).rows] == ["plain", "plain", "gfsa"]
+    assert not torch.allclose(model(**given), plain)
+    ga.unpatch_model(model)
+    assert torch.equal(model(**given), plain)
+
+
+def test_a_decoders_cross_attention_stays_plain() -> None:
+    model = nn.Transformer(WIDTH, HEADS, 1, 1, 48, batch_first=True)
+    kinds = {row.module: row.kind for row in ga.supported(model).rows}
+    assert kinds["decoder.layers.0.multihead_attn"] == "cross"
+    ga.patch_model(model, GFSA)
+    assert set(ga.graph_filters(model)) == {
+        "encoder.layers.0.self_attn",
+        "decoder.layers.0.self_attn",
+    }
+    x = torch.randn(2, 5, WIDTH)
+    assert model(x, torch.randn(2, 5, WIDTH)).shape == x.shape
+
+
+def test_plain_torch_models_are_saved_by_state_dict_and_by_filters(tmp_path: Path) -> None:
+    model, given = encoder(), batch()
+    plain = copy.deepcopy(model)
+    ga.patch_model(model, GFSA)
+    for _, scalar in ga.filter_parameters(model):
+        scalar.data.uniform_(-1, 1)
+    expected = model(**given)
+    assert torch.equal(copy.deepcopy(model)(**given), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(**given), expected)
+    again = ga.patch_model(copy.deepcopy(plain), GFSA)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(**given), expected)
+    ga.save_filters(model, tmp_path)
+    assert torch.equal(ga.load_filters(copy.deepcopy(plain), tmp_path)(**given), expected)
+    with pytest.raises(ga.GraphAttentionError, match="do not fit"):
+        ga.load_filters(nn.TransformerEncoder(plain.layers[0], 2), tmp_path)
+
+
+def test_a_plain_torch_model_compiles_into_one_graph() -> None:
+    model, given = ga.patch_model(encoder(), GFSA), batch(padded=False)
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(given["src"]), model(given["src"]))
+
+
+def test_what_cannot_be_patched_of_torchs_is_refused() -> None:
+    with pytest.raises(ga.GraphAttentionError, match="graph_attn=config"):
+        ga.patch_model(nn.MultiheadAttention(WIDTH, HEADS), GFSA)
+    with pytest.raises(ga.GraphAttentionError, match="add_zero_attn"):
+        ga.patch_model(nn.Sequential(nn.MultiheadAttention(8, 2, add_zero_attn=True)), GFSA)
+    with pytest.raises(ga.GraphAttentionError, match="delegate"):
+        ga.patch_model(encoder(), GFSA, backend=DELEGATE)
+    model = ga.patch_model(encoder(), GFSA)
+    with pytest.raises(ga.GraphAttentionError, match="patched already"):
+        ga.patch_model(model, GFSA)
+
+
+def test_a_module_of_ones_own_trains_its_filter() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.graph_filter = ga.GFSAConfig(order=4).build(HEADS)
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return ga.attention(query, key, value, self.graph_filter)
+
+    own = Own()
+    own(*states()).pow(2).sum().backward()
+    assert own.graph_filter.w_K.grad.abs().min() > 0
+    assert list(own.state_dict()) == ["graph_filter.w_K"]

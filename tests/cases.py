@@ -216,3 +216,4 @@ VARIANT_CASES: dict[str, VariantCase] = {
 }
 WITH_NEUTRAL = {name: case for name, case in VARIANT_CASES.items() if case.neutral}
 WITH_MATRIX = {name: case for name, case in VARIANT_CASES.items() if case.has_matrix}
+WITH_SCALARS = {name: case for name, case in VARIANT_CASES.items() if case.config.scalars}

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import VARIANT_CASES
+from cases import WITH_SCALARS
 from tiny import HEADS, VOCABULARY, build
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -49,10 +49,10 @@ class Case:
 
 
 CASES = (
-    *(Case("ddp", "BERT", variant) for variant in VARIANT_CASES),
-    *(Case("fsdp", "Llama", variant, heads=3) for variant in VARIANT_CASES),
+    *(Case("ddp", "BERT", variant) for variant in WITH_SCALARS),
+    *(Case("fsdp", "Llama", variant, heads=3) for variant in WITH_SCALARS),
     Case("fsdp", "Llama", "gfsa", heads=1),
-    *(Case("tp", "Llama", variant) for variant in VARIANT_CASES),
+    *(Case("tp", "Llama", variant) for variant in WITH_SCALARS),
     *(Case("tp", architecture, "gfsa") for architecture in ("GPT-NeoX", "Mistral", "Qwen3")),
 )
 
@@ -68,7 +68,7 @@ def plain(architecture: str, heads: int = HEADS) -> PreTrainedModel:
 
 def patched(case: Case) -> PreTrainedModel:
     """The case's model, whole. Each head has scalars of its own."""
-    variant = VARIANT_CASES[case.variant]
+    variant = WITH_SCALARS[case.variant]
     model = ga.patch_model(plain(case.architecture, case.heads), variant.config)
     with torch.no_grad():
         for name, parameter in ga.filter_parameters(model):

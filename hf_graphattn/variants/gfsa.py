@@ -9,10 +9,14 @@ formed: with y = A V and z = A y, the layer's output H V is
 
 which takes two passes of attention, with memory linear in the length if a pass is fused.
 
-Attention dropout acts on A before the filter, as in the authors' language code. A backend that
-keeps A draws one dropout mask and applies the same matrix twice, as published. Two fused passes
-draw two independent masks: then the output's mean is the output without dropout, but its variance
-is another. With one mask the mean differs slightly, since A_xx meets its own mask.
+The paper starts at w_0 = 0, w_1 = 1, w_K = 0 (Algorithm 1), and lets w_0 and w_1 be learned or
+fixed (App. C). By default w_K alone is learned here, as in the authors' code for images.
+
+Attention dropout acts on A before the filter, as in the authors' language code; their code for T5
+and for images drops out H. A backend that keeps A draws one dropout mask and applies the same
+matrix twice, as published. Two fused passes draw two independent masks: then the output's mean is
+the output without dropout, but its variance is another. With one mask the mean differs slightly,
+since A_xx meets its own mask.
 """
 
 from __future__ import annotations

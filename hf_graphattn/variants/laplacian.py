@@ -5,7 +5,9 @@ sec. 3 and 4.2:
 
     H = A - step I
 
-The paper uses step = 1; step = 0 is plain attention.
+The paper has step = 1, in every head; another step, and learning it, are ours. step = 0 is plain
+attention. The paper derives A - I as Laplacian smoothing, for one head at initialisation. It does
+not claim that tokens stay more diverse.
 """
 
 from __future__ import annotations

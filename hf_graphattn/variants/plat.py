@@ -4,8 +4,14 @@
 
 Each attention weight is multiplied by a power of the distance between the two values; p = 2 is
 plain attention. The paper gives half of the heads p = 1.5 and the others p = 2.5. The factor is
-not in the softmax's denominator, so rows no longer sum to 1. For p < 2 the diagonal's factor is
-eps^((p - 2) / 2), which is finite and grows as eps shrinks.
+not in the softmax's denominator, so rows no longer sum to 1.
+
+The paper's factor is |v_x - v_y|^(p - 2). Of a token and itself that is undefined for p < 2 and 0
+for p > 2, and the paper does not say what it does there. eps is ours, and so is the diagonal's
+factor, eps^((p - 2) / 2): at eps = 1e-3 it is 5.62 for p = 1.5 and 0.178 for p = 2.5.
+
+Nor is it proven that this map lowers the p-Dirichlet functional. Theorem 3.4 says so of the outputs
+of layers, for any p, but an exact step of the flow also has a term in v_x, which eq. 12 drops.
 
 The map is not linear in the values, so passes of attention cannot compute it: `kernels/plat` does.
 Attention dropout acts on A, before the factor.

@@ -4,13 +4,14 @@
 
 No power of A is formed, since `A^k V = A (A^(k-1) V)`: each degree takes one pass of attention.
 With c_K alone this is the exact A^K that GFSA approximates by `A + (K-1)(A^2 - A)` (arXiv
-2312.04234, eq. 6).
+2312.04234, eq. 6). Two published filters are polynomials too: `PolynomialConfig.twicing` and
+`PolynomialConfig.page_rank`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from .base import (
     VariantConfig,
     combination,
     finite_number,
+    is_integer,
     is_sequence,
     setting,
 )
@@ -45,6 +47,34 @@ class PolynomialConfig(VariantConfig):
         (0.0, 1.0, 0.0), "weights of I, A, A^2 ...: one more than the degree"
     )
     trainable: tuple[str, ...] = setting(("coefficients",), TRAINABLE_HELP, kw_only=True)
+
+    @classmethod
+    def twicing(cls, **settings: Any) -> Self:
+        """Twicing attention (arXiv 2503.00687): `H = 2 A - A^2`, in which nothing is learned.
+
+        It is not plain attention. `trainable=("coefficients",)` learns from this start, which is
+        ours.
+        """
+        return cls(**{"coefficients": (0.0, 2.0, -1.0), "trainable": ()} | settings)
+
+    @classmethod
+    def page_rank(cls, a: float, degree: int, **settings: Any) -> Self:
+        """PageRank attention (ParaFormer, arXiv 2512.14619): `H = sum_k c_k A^k`, up to `degree`.
+
+        The coefficients are learned from `c_k = a (1 - a)^k`, the last one from `(1 - a)^degree`,
+        as in the authors' code, so that their sum is 1. There A is a linear attention between the
+        nodes of a graph. Taking the model's own A, and coefficients for each head, are ours. It is
+        plain attention at a = 0, degree = 1.
+
+        Raises:
+            GraphAttentionError: `a` is not from 0 to 1, or `degree` is no integer above 0.
+        """
+        if not 0.0 <= finite_number("a", a) <= 1.0:
+            raise refusal("a", a, "a number from 0 to 1")
+        if not is_integer(degree) or degree < 1:
+            raise refusal("degree", degree, "an integer of at least 1")
+        first = (a * (1.0 - a) ** k for k in range(degree))
+        return cls(**{"coefficients": (*first, (1.0 - a) ** degree)} | settings)
 
     def build(self, num_heads: int) -> GraphFilter:
         return PolynomialFilter(self, num_heads)

@@ -79,7 +79,7 @@ def test_one_name_with_two_types_is_refused() -> None:
     [
         (
             "--variant gfsb",
-            r"variant is 'gfsb'; allowed: none, gfsa, laplacian, plat, polynomial\.",
+            rf"variant is 'gfsb'; allowed: {', '.join(['none', *ga.variant_configs()])}\.",
         ),
         ("--learning_rate -1", r"learning_rate is -1\.0; allowed: a number of at least 0\."),
         ("--learning_rate nan", "learning_rate is nan"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import VARIANT_CASES, WITH_MATRIX, WITH_NEUTRAL, attention
+from cases import VARIANT_CASES, WITH_MATRIX, WITH_NEUTRAL, WITH_SCALARS, attention
 from tensors import built, error, inputs_of, mask_of, states
 from tiny import MODELS
 from torch import Tensor
@@ -94,7 +94,7 @@ def test_neutral_scalars_are_plain_attention(variant: str, backend: str) -> None
 
 
 @pytest.mark.parametrize("cast", ["half", "bfloat16", "to", "to_kwarg"])
-@pytest.mark.parametrize("variant", [n for n, c in VARIANT_CASES.items() if c.config.scalars])
+@pytest.mark.parametrize("variant", WITH_SCALARS)
 def test_scalars_stay_float32_in_a_half_precision_model(variant: str, cast: str) -> None:
     model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES[variant].config)
     with torch.no_grad():

@@ -1,0 +1,249 @@
+"""What is particular to XSA, shaped attention, AttnScale, LASER and the polynomial's presets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from cases import attention
+from refusals import refused
+from tensors import error, inputs_of, mask_of, states
+from tiny import MODELS, ROWS, inputs
+from torch import Tensor
+
+import hf_graphattn as ga
+from hf_graphattn.backends import choose, make
+from hf_graphattn.variants.shaped import uniform
+
+LEAST = {dtype: torch.finfo(dtype).min for dtype in (torch.float16, torch.float32, torch.float64)}
+
+
+def output(
+    config: ga.VariantConfig, backend: str, value: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Of the same queries and keys at each call."""
+    torch.manual_seed(0)
+    query, key, _ = states(value.shape[1], value.shape[2])
+    query, key = (x.to(value.dtype) for x in (query, key))
+    graph_filter = config.build(value.shape[1])
+    return graph_filter(make(backend, inputs_of(query, key, mask, False)), value)
+
+
+# XSA
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
+def test_the_output_of_xsa_is_orthogonal_to_the_own_value(size: float, dtype: torch.dtype) -> None:
+    """At any size: in float16 the square of a norm of 300 would be infinite."""
+    value = (size * torch.randn(2, 4, 7, 8)).to(dtype)
+    out, plain = (output(ga.XSAConfig(exclusion=each), "sdpa", value) for each in (1.0, 0.0))
+    along = (out.double() * torch.nn.functional.normalize(value.double(), dim=-1)).sum(-1)
+    assert (along.abs() < 4 * torch.finfo(dtype).eps * plain.double().norm(dim=-1)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_value_of_zero_excludes_nothing(dtype: torch.dtype) -> None:
+    value = torch.randn(2, 4, 7, 8)
+    value[:, :, 3] = 0.0
+    value = value.to(dtype).requires_grad_()
+    plain = output(ga.XSAConfig(exclusion=0.0), "eager", value)
+    out = output(ga.XSAConfig(trainable=("exclusion",)), "eager", value)
+    assert torch.equal(out[:, :, 3], plain[:, :, 3])
+    out.float().square().sum().backward()
+    assert value.grad is not None
+    assert value.grad.isfinite().all()
+
+
+# Shaped attention and AttnScale
+
+
+def ones(*lengths: int) -> Tensor:
+    return torch.ones(*lengths, dtype=torch.bool)
+
+
+MASKS = {
+    "left": ones(7, 7).tril() & (torch.arange(7) > 2),
+    "right": ones(7, 7) & (torch.arange(7) < 4),
+    "window": ones(7, 7).tril() & ones(7, 7).triu(-2),
+    "full": ones(7, 7) & (torch.arange(7) != 4)[:, None],
+    "new tokens": ones(3, 7).tril(4),
+}
+HIDDEN = (False, -torch.inf, "least", -1e9, -1e4)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("kind", MASKS)
+def test_uniform_attention_is_the_mean_of_what_a_token_may_see(
+    kind: str, hidden: object, backend: str
+) -> None:
+    """However a mask hides, with a position bias as additive masks have it, and under dropout."""
+    seen = MASKS[kind].expand(2, 4, -1, -1)
+    rows, keys = seen.shape[-2:]
+    every = torch.randn(2, 4, keys, 8).half()
+    expected = torch.zeros(2, 4, rows, 8, dtype=torch.float64)
+    for row in range(rows):
+        if seen[0, 0, row].any():
+            expected[:, :, row] = every[:, :, seen[0, 0, row]].double().mean(-2)
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        mask = seen
+        if hidden is not False:
+            low = LEAST[dtype] if hidden == "least" else hidden
+            bias = 8 * torch.randn(2, 4, rows, keys, dtype=torch.float64)
+            mask = (bias + bias.new_zeros(()).masked_fill(~seen, low)).to(dtype)
+        query, key = (torch.randn(2, 4, n, 8, dtype=dtype) for n in (rows, keys))
+        attend = make(backend, inputs_of(query, key, mask, False, dropout=0.5))
+        attend.every_value = every.to(dtype)  # as with a cache
+        got = uniform(attend, attend.every_value[:, :, -rows:])
+        assert error(got, expected) < 4 * torch.finfo(dtype).eps
+
+
+def visible(architecture: str, batch: dict[str, Tensor], part: str, length: int) -> Tensor:
+    """Where a token may see another, by the padding and by what is known of the architecture."""
+    name = "decoder_attention_mask" if part == "decoder_" else "attention_mask"
+    seen = torch.ones(3, length, length, dtype=torch.bool)
+    if part == "decoder_" or (ROWS[architecture].generates and part == ""):
+        seen = seen.tril()
+    if name in batch:
+        seen = seen & batch[name].bool()[:, None, :]
+    return seen.triu(-5) if architecture == "Mistral" else seen  # its window is 6
+
+
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Mistral", "T5"])
+def test_uniform_attention_in_models(architecture: str, padding: str) -> None:
+    """The recorded matrix of each layer; the scores, the windows and T5's biases tilt nothing."""
+    config = ga.ShapedConfig(alpha=0.0, beta=0.0, gamma=-1.0)  # its H is U
+    model = ga.patch_model(MODELS[architecture](), config)
+    batch = inputs(model, padding)
+    out = model(**batch, output_attentions=True)
+    for part in ("encoder_", "decoder_") if architecture == "T5" else ("",):
+        for matrix in out[f"{part}attentions"]:
+            seen = visible(architecture, batch, part, matrix.shape[-1]).unsqueeze(1)
+            rows = seen.any(-1)
+            expected = (seen / seen.sum(-1, keepdim=True).clamp_min(1)).expand_as(matrix)
+            rows = rows.expand(matrix.shape[:3])
+            torch.testing.assert_close(matrix[rows], expected[rows], atol=1e-6, rtol=0.0)
+
+
+def test_the_papers_start_of_shaped_attention_is_the_identity() -> None:
+    """Queries that are zero, as the paper's are at first: A is U."""
+    _, key, value = states(4, 7)
+    for causal in (False, True):
+        attend = make("sdpa", inputs_of(torch.zeros_like(key), key, None, causal))
+        got = ga.ShapedConfig.simplified().build(4)(attend, value)
+        torch.testing.assert_close(got, value)
+    assert ga.ShapedConfig.simplified(gamma=0.5, trainable=()) == ga.ShapedConfig(
+        1.0, 1.0, 0.5, trainable=()
+    )
+
+
+def test_attnscale_is_shaped_attention_of_tied_scalars() -> None:
+    value, mask = torch.randn(2, 4, 7, 8), mask_of("left", 4, 7)
+    got = output(ga.AttnScaleConfig(omega=0.3), "sdpa", value, mask)
+    expected = output(ga.ShapedConfig(0.0, 1.3, 0.3), "sdpa", value, mask)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("config", [ga.ShapedConfig(), ga.AttnScaleConfig()])
+def test_arguments_of_unknown_meaning_are_refused(config: ga.VariantConfig) -> None:
+    """They may hide keys, and then U is not known."""
+    query, key, _ = states(4, 7)
+    inputs = inputs_of(query, key, None, False)
+    inputs = dataclasses.replace(inputs, unknown=("block_table",))
+    with refused("backend", "auto", "delegate, for filters that have it", "block_table"):
+        choose("auto", config.build(4).backends, inputs)
+
+
+# LASER
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_laser_is_exact_where_a_mask_hides_the_greatest_values(
+    backend: str, dtype: torch.dtype
+) -> None:
+    """Early tokens see values at the lower bound of the clamp, later ones those at the upper."""
+    query, key, value = states(4, 9)
+    value[:, :, :4] -= 200.0
+    value[:, :, 4:] += 200.0
+    value[:, :, 4] = 0.0
+    query, key, value = (x.to(dtype) for x in (query, key, value))
+    value.requires_grad_()
+    out = ga.LASERConfig().build(4)(make(backend, inputs_of(query, key, None, True)), value)
+    exact = value.detach().double().requires_grad_()
+    matrix = attention(query.double(), key.double(), 8**-0.5, None, True)
+    expected = (matrix @ (15 * torch.tanh(exact / 15)).exp()).log()
+    assert error(out, expected) < 4 * torch.finfo(dtype).eps
+    out[:, :, :4].sum().backward()
+    expected[:, :, :4].sum().backward()
+    assert exact.grad is not None
+    assert value.grad is not None
+    torch.testing.assert_close(value.grad.double(), exact.grad, atol=1e-6, rtol=0.1)
+
+
+def test_laser_refuses_a_dtype_that_does_not_hold_its_exponentials() -> None:
+    value = torch.randn(2, 4, 7, 8, dtype=torch.float16)
+    with refused("clamp", "15.0", "at most 4.9 in torch.float16", "bfloat16"):
+        output(ga.LASERConfig(), "sdpa", value)
+    assert output(ga.LASERConfig(clamp=4.8), "sdpa", value).isfinite().all()
+    with refused("clamp", "0", "a number above 0"):
+        ga.LASERConfig(clamp=0)
+
+
+def test_a_row_of_which_all_is_dropped_is_zero() -> None:
+    """The first token of a causal model sees itself alone, which dropout takes every other time."""
+    query, key, value = states(4, 7, batch=50)
+    value.requires_grad_()
+    attend = make("eager", inputs_of(query, key, None, True, dropout=0.5))
+    out = ga.LASERConfig().build(4)(attend, value)
+    assert 0 < (out[:, :, 0] == 0.0).all(-1).sum() < 200
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert value.grad is not None
+    assert value.grad.isfinite().all()
+
+
+def test_laser_has_no_matrix() -> None:
+    model = ga.patch_model(MODELS["BERT"](), ga.LASERConfig())
+    batch = inputs(model)
+    for ask in (lambda: model(**batch, output_attentions=True), lambda: ga.diagnose(model, batch)):
+        with pytest.raises(ga.GraphAttentionError, match=r"no matrix H: .*output_attentions=False"):
+            ask()
+    model(**batch)
+
+
+# The polynomial's presets
+
+
+def test_twicing_subtracts_the_second_pass() -> None:
+    query, key, value = (x.double() for x in states(4, 7))
+    attend = make("eager", inputs_of(query, key, None, False))
+    config = ga.PolynomialConfig.twicing(layers=(0,))
+    assert (config.trainable, config.layers) == ((), (0,))
+    graph_filter = config.build(4).double()
+    assert not list(graph_filter.parameters())
+    once = attend(value)
+    torch.testing.assert_close(graph_filter(attend, value), 2 * once - attend(once))
+
+
+def test_page_rank_starts_at_a_geometric_sum() -> None:
+    config = ga.PolynomialConfig.page_rank(0.2, 3)
+    assert config.coefficients == pytest.approx((0.2, 0.16, 0.128, 0.512))
+    assert config.trainable == ("coefficients",)
+    assert sum(config.coefficients) == pytest.approx(1.0)
+    assert ga.PolynomialConfig.page_rank(0.0, 1, trainable=()).coefficients == (0.0, 1.0)
+    for a in (-0.1, 1.1, "0.1", float("nan")):
+        with refused("a is"):
+            ga.PolynomialConfig.page_rank(a, 3)
+    for degree in (0, 1.5, True):
+        with refused("degree", "an integer of at least 1"):
+            ga.PolynomialConfig.page_rank(0.2, degree)
+
+
+def test_the_refusal_of_an_uneven_split_says_what_each_head_may_have() -> None:
+    with refused("p", "(1.5, 2.5)", "3 heads evenly", "p=(1.5, 1.5, 2.5)"):
+        ga.PLaTConfig().build(3)
+    ga.PLaTConfig(p=(1.5, 1.5, 2.5)).build(3)

@@ -9,10 +9,14 @@ from transformers import PreTrainedModel
 import hf_graphattn as ga
 
 CONFIGS = {
+    "attnscale": ga.AttnScaleConfig(),
     "gfsa": ga.GFSAConfig(order=4, w_0=-0.01, trainable=("w_0", "w_K")),
     "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.3),
+    "laser": ga.LASERConfig(clamp=5.0),
     "polynomial": ga.PolynomialConfig(coefficients=(0.1, 0.8, 0.2)),
+    "shaped": ga.ShapedConfig(gamma=0.2),
+    "xsa": ga.XSAConfig(exclusion=0.5, trainable=("exclusion",)),
 }
 
 

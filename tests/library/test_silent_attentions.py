@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import WITH_MATRIX
 from saved import CONFIGS, patched
 from tiny import MODELS, ROWS, inputs
 
 import hf_graphattn as ga
 
 
-@pytest.mark.parametrize("variant", CONFIGS)
+@pytest.mark.parametrize("variant", WITH_MATRIX)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_recorded_attentions_have_gradients(architecture: str, variant: str) -> None:
     model = patched(architecture, variant)
@@ -25,7 +26,7 @@ def test_recorded_attentions_have_gradients(architecture: str, variant: str) -> 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("variant", CONFIGS)
+@pytest.mark.parametrize("variant", WITH_MATRIX)
 def test_outputs_and_gradients_are_those_without_recording(
     variant: str, training: bool, backend: str
 ) -> None:
@@ -50,7 +51,7 @@ def test_outputs_and_gradients_are_those_without_recording(
         torch.testing.assert_close(recorded, plain, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("variant", CONFIGS)
+@pytest.mark.parametrize("variant", WITH_MATRIX)
 def test_gradient_times_attention_is_the_outputs_derivative(variant: str) -> None:
     """`sum(dL/dH * H)` is `sum(dL/d(H V) * H V)`, since H V is linear in H."""
     model = patched("BERT", variant, head="Model").double()

@@ -210,7 +210,7 @@ def _mel_mask(facts: Facts) -> Tensor:
 
 def _wave(facts: Facts) -> Tensor:
     if facts.field("audio_channels") is not None:
-        return torch.randn(BATCH, facts.number("audio_channels"), 1920)
+        return torch.randn(BATCH, facts.number("audio_channels"), 7680)
     return torch.randn(BATCH, 1920)
 
 

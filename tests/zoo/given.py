@@ -45,7 +45,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "colmodernvbert": {"pixel_values": _floats(2, 1, 3, 32, 32)},
     "lightglue": {"pixel_values": _floats(2, 2, 3, 32, 32)},
     "superglue": {"pixel_values": _floats(2, 2, 3, 32, 32)},
-    "efficientloftr": {"pixel_values": _floats(2, 2, 3, 32, 32)},
+    "efficientloftr": {"pixel_values": _floats(2, 2, 3, 128, 128)},
     "pop2piano": {"input_features": None},
     "lxmert": {"visual_feats": _floats(2, 5, 32), "visual_pos": _floats(2, 5, 4)},
     "speech-encoder-decoder": {"input_features": None},
@@ -173,9 +173,10 @@ INPUTS: dict[str, dict[str, Any]] = {
         "num_steps": partial(int, 2),
     },
     **{
-        f"pp_ocrv{kind}_rec": {"pixel_values": _floats(2, 3, 96, 96)}
-        for kind in ("5_mobile", "6_small", "6_tiny")
+        f"pp_ocrv{kind}_rec": {"pixel_values": _floats(2, 3, 96, 320)}
+        for kind in ("6_small", "6_tiny")
     },
+    "pp_ocrv5_mobile_rec": {"pixel_values": lambda: torch.randn(2, 3, 96, 320) / 100},
     "pp_ocrv5_server_rec": {"pixel_values": _floats(2, 3, 48, 96)},
     "pe_audio_video_encoder": {
         "input_values": _floats(2, 1, 1920),
@@ -215,7 +216,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     },
     "granite_speech": {"input_features_mask": None},
     "granite_speech_plus": {"input_features_mask": None},
-    "depth_pro": {"pixel_values": _floats(2, 3, 128, 128)},
+    "depth_pro": {"pixel_values": _floats(2, 3, 64, 64)},
     "kyutai_speech_to_text": {"input_ids": _ids((2, 11, 33))},
     "dia": {"decoder_input_ids": _ids((2, 7, 9))},
     "dia_decoder": {"input_ids": _ids((2, 11, 9)), "encoder_hidden_states": _floats(2, 5, 32)},

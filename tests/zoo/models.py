@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 
 import torch
 import transformers
-from tiny import spread
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from zoo.batches import inputs
-from zoo.sizes import tiny
+from zoo.sizes import SPECIAL, tiny
 
 MOST = 8_000_000  # parameters; almost all have fewer than half a million
 _FIRST = (
@@ -89,14 +89,34 @@ def build(model_type: str) -> PreTrainedModel:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = kind(config)
+            _spread(model)
     except ImportError as error:
         package = re.search(r"requires the (\S+) library", str(error))
         raise NotBuilt(f"needs {package[1]}" if package else str(error)) from None
     size = sum(each.numel() for each in model.parameters())
     if size > MOST:
         raise NotBuilt(f"{size / 1e6:.1f} million parameters")
-    spread(model)
+    if model.can_generate():
+        # It begins with one, and writes none: an image's token would stand for an image.
+        model.generation_config.suppress_tokens = list(range(SPECIAL))
+        model.generation_config.forced_bos_token_id = None
+        model.generation_config.forced_eos_token_id = None
+        model.generation_config.decoder_start_token_id = SPECIAL - 1
     return model.eval()
+
+
+def _spread(model: PreTrainedModel) -> None:
+    """Nothing begins at zero, as codebooks do, or narrow: where a projection begins at 0.02 the
+    attention is nearly uniform, and so are right and wrong filters alike, and convolutions, one
+    after another, should neither drown it nor fade."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.dim() < 2 or not tensor.is_floating_point():
+            continue
+        width = 0.08 if tensor.dim() == 2 else (0.5 / tensor[0].numel()) ** 0.5
+        if not tensor.any():
+            tensor.data.normal_(std=width)
+        elif tensor.requires_grad and "embed" not in name and 0 < tensor.std() < width:
+            tensor.data.mul_(width / tensor.std())
 
 
 def run(model_type: str) -> str:

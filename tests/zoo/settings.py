@@ -141,7 +141,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         "num_hidden_layers": 4,
     },
-    "depth_pro": {"patch_size": 32, "intermediate_hook_ids": [1, 0]},
+    "depth_pro": {
+        "patch_size": 16,
+        "intermediate_hook_ids": [1, 0],
+        **{f"{part}_model_config": {"image_size": 16} for part in ("image", "patch", "fov")},
+    },
     "efficientloftr": {
         "rope_parameters": {
             "rope_type": "default",
@@ -149,6 +153,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "partial_rotary_factor": 2.0,
         },
         "fine_matching_slice_dim": 8,
+        "coarse_matching_threshold": 0.0,
+        "initializer_range": 0.3,
     },
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 8}},
     "granite4_vision": {
@@ -157,6 +163,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "downsample_rate": "2/4",
         "spatial_target_layers": [0, 0, 1, 1],
     },
+    "unlimited_ocr_text": {"num_key_value_heads": 4},  # its eager attention knows no groups
+    "timesfm2_5": {"context_length": 256},
     "xlstm": {"hidden_size": 128},
     "nemotron_h_omni": {"audio_config": None},
     "omdet-turbo": {

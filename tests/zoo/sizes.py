@@ -78,6 +78,8 @@ _RULES: tuple[tuple[Any, ...], ...] = (
         4,
     ),
 )
+# Floats that would leave nothing of what the attention computes, and what they are instead.
+_FLOATS = ((r"initializer_range$", 0.02), (r"layer_?scale_(init_value|initial_scale|value)$", 1.0))
 _ID = re.compile(r"(token|_start|_end|_bos|_eos|_pad|patch|codec)_?(id|index|ids)$|_id$")
 _NEEDED = re.compile(
     r"(^|_)head_dim$|vocab_size$|experts|(image|audio|video)_token_(id|index)$"
@@ -163,6 +165,9 @@ def _shrunk(name: str, value: Any, ids: dict[str, int]) -> Any:
         return [LAYERS - 1]
     if isinstance(value, (list, tuple)):
         return [_shrunk(name, each, ids) for each in value]
+    if isinstance(value, float):
+        floats = [size for pattern, size in _FLOATS if re.search(pattern, name)]
+        return floats[0] if floats and 0 < value < floats[0] else value
     if isinstance(value, bool) or not (isinstance(value, int) or value is MISSING):
         return value
     if _ID.search(name):

@@ -40,7 +40,14 @@ HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "sliding_window",
     "use_cache",
 }
-KEPT = ("eager", "delegate")  # the backends that have A itself
+# The arguments by which attention modules are given the tokens that cross-attention reads.
+OTHER_TOKENS = (
+    "context",
+    "context_hidden_states",
+    "cross_attention_states",
+    "encoder_hidden_states",
+    "key_value_states",
+)
 # The attribute of an attention module that holds its filter; None marks it as plain on purpose.
 FILTER = "graph_filter"
 
@@ -113,7 +120,7 @@ def graph_attn(
     if graph_filter is None:
         out, weights = _plain(inputs, value)
     else:
-        out, weights = _filtered(graph_filter, inputs, value, graph_attn_layer)
+        out, weights = _filtered(module, graph_filter, inputs, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -138,7 +145,11 @@ def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | Non
 
 
 def _filtered(
-    graph_filter: Any, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
+    module: Any,
+    graph_filter: Any,
+    inputs: AttentionInputs,
+    value: Tensor,
+    layer: OperandLayer | None,
 ) -> tuple[Tensor, Tensor | None]:
     """(H V, H if recorded); with a cache, only the rows of the new tokens.
 
@@ -152,7 +163,7 @@ def _filtered(
         passes=graph_filter.operands + 1,
         fits=graph_filter.fits,
     )
-    if record and name not in KEPT:
+    if record and not backends.has_matrix(name):
         _say_attentions_need_eager(name)
         name = "eager"
     attend = backends.make(name, inputs)
@@ -163,9 +174,9 @@ def _filtered(
     new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
     if own.shape[-2] != new:
         raise GraphAttentionError(
-            f"the attention has {new} queries and {keys} keys: keys from a cache that the filter "
-            f"cannot use (pass use_cache=False), or of other tokens, where A has no square "
-            f"(leave such modules out with layers=(...))."
+            f"{type(module).__name__} has {new} queries and {keys} keys: keys from a cache that "
+            f"the filter cannot use (pass use_cache=False), or of other tokens, where A has no "
+            f"square (leave such modules out with layers=(...))."
         )
     if not record:
         return graph_filter(attend, own), None
@@ -182,7 +193,8 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
     transformers does not give to attention functions.
 
     Raises:
-        GraphAttentionError: the model's attention implementation was changed after patching.
+        GraphAttentionError: the model's attention implementation was changed after patching; or
+            the module turns out to be cross-attention.
     """
     implementation = module.config._attn_implementation
     if implementation not in NAMES:
@@ -191,6 +203,12 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"to {implementation!r}, which would drop the filter without a word. Call "
             f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
             f"patch_model(model, config, backend=...)."
+        )
+    others = [name for name in OTHER_TOKENS if kwargs.get(name) is not None]
+    if others:
+        raise GraphAttentionError(
+            f"{type(module).__name__} is given the keys of other tokens, {', '.join(others)}: this "
+            f"is cross-attention, which stays plain. Leave such modules out with layers=(...)."
         )
     # The cache is found by its class, since GPT-NeoX calls the argument layer_past.
     caches = [given for given in (*kwargs.values(), *args) if isinstance(given, Cache)]

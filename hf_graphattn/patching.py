@@ -105,11 +105,12 @@ def check(
 ) -> Check:
     """Compare filters on a plain model with the architecture's own attention; print what it found.
 
-    It costs a copy of the model in float64 (in float32, where it cannot run in float64), seven
-    forwards of the batch and, where the model generates, four times three tokens.
+    It costs a copy of the model in float64 (in float32, where it cannot run in float64), five
+    forwards of the batch (seven with a config of your own) and, where the model generates, four
+    times three tokens.
 
     Args:
-        model: a plain model; it is not touched.
+        model: a plain model; it is not touched. Nor is the state of torch's random numbers.
         config, backend: as in `patch_model`.
         batch: what a forward of the model is called with. Rows with padding make it say more.
 

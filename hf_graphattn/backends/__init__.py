@@ -105,9 +105,25 @@ def _automatic(supported: tuple[str, ...], device: str, dropout: bool) -> list[s
     return found or [supported[0]]
 
 
+def has_matrix(name: str) -> bool:
+    """Whether this backend has A itself."""
+    return _BACKENDS[name].matrix is not Attention.matrix
+
+
 def make(name: str, inputs: AttentionInputs) -> Attention:
     """`attend` for one call of an attention layer."""
     return _BACKENDS[name](inputs)
 
 
-__all__ = ["Attention", "AttentionInputs", "attention_matrix", "check", "choose", "explain", "make"]
+__all__ = [
+    "DELEGATE",
+    "EAGER",
+    "Attention",
+    "AttentionInputs",
+    "attention_matrix",
+    "check",
+    "choose",
+    "explain",
+    "has_matrix",
+    "make",
+]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import hf_graphattn as ga
-from hf_graphattn import attention, backends
+from hf_graphattn import backends, interface
 from hf_graphattn.backends import AttentionInputs, flex, make
 
 FLASH, FLEX = "flash_attention_2", "flex_attention"
@@ -174,7 +174,7 @@ def test_cached_generation(architecture: str, cache: str, backend: str) -> None:
 def test_recording_attentions_uses_the_kept_matrix_and_says_so(
     backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attention._warn_once.cache_clear()
+    interface._warn_once.cache_clear()
     model = ga.patch_model(MODELS["BERT"](), CONFIG, backend=backend)
     batch = inputs(model, "right")
     with torch.no_grad():

@@ -30,6 +30,7 @@ from zoo import models
 from zoo.batches import inputs as zoo_inputs
 
 import hf_graphattn as ga
+from hf_graphattn import architectures
 from hf_graphattn.architectures import VERIFIED, attention_modules
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
@@ -262,3 +263,15 @@ def test_the_table_is_found_by_the_rule() -> None:
         found |= {type(each.module).__name__ for each in modules}
         assert all(each.num_heads == 4 for each in modules)
     assert found == VERIFIED
+
+
+def test_cross_attention_is_refused_where_its_name_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With as many tokens as the decoder's, so that A is square."""
+    monkeypatch.setattr(architectures, "CROSS", ())
+    model = ga.patch_model(MODELS["BART"](), GFSA)
+    assert "model.decoder.layers.0.encoder_attn" in ga.graph_filters(model)
+    ids = inputs(model)["input_ids"]
+    with pytest.raises(ga.GraphAttentionError, match=r"BartAttention .*key_value_states"):
+        model(input_ids=ids, decoder_input_ids=ids)

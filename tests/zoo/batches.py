@@ -59,8 +59,17 @@ def inputs(model: PreTrainedModel, padding: str = "none") -> dict[str, Any]:
         batch = {
             n: make(facts) for n, make in makers.items() if n in facts.names and n not in given
         }
-        batch |= {name: make() for name, make in given.items() if make is not None}
+        batch |= {name: _given(each) for name, each in given.items()}
     return _with_placeholders(facts, {n: value for n, value in batch.items() if value is not None})
+
+
+def _given(each: Any) -> Any:
+    """What a value of a row of `given` stands for."""
+    if isinstance(each, tuple):
+        return torch.randn(each)
+    if isinstance(each, list):
+        return torch.tensor(each)
+    return each() if callable(each) else each
 
 
 def _with_placeholders(facts: Facts, batch: dict[str, Any]) -> dict[str, Any]:
@@ -126,8 +135,8 @@ def _ids(facts: Facts) -> Tensor:
 
 
 def _mask(facts: Facts) -> Tensor | None:
-    text = {"input_ids", "inputs_embeds"} & {*facts.names, facts.model.main_input_name}
-    if not text and "attention_mask" not in facts.required:
+    reads_text = "input_ids" in facts.names or facts.model.main_input_name == "inputs_embeds"
+    if not reads_text and "attention_mask" not in facts.required:
         return None
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     if facts.padding != "none":

@@ -1,356 +1,292 @@
-"""Inputs that the rules of `batches` do not find, one row a model type."""
+"""Inputs that the rules of `batches` do not find, one row for the model types that it names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-
-_floats = partial(partial, torch.randn)
-_ones = partial(partial, torch.ones, dtype=torch.long)
-_ids = partial(partial, torch.randint, 32, 64)
+from torch import Tensor
 
 
-def _past(length: int) -> dict[str, Any]:
-    """Of the transformers for series, whose past holds the longest lag too."""
-    return {
-        "past_values": _floats(2, length),
-        "past_time_features": _floats(2, length, 1),
-        "past_observed_mask": _ones(2, length),
-        "future_values": _floats(2, 4),
-        "future_time_features": _floats(2, 4, 1),
-    }
+def _ones(*shape: int) -> Callable[[], Tensor]:
+    return partial(torch.ones, shape, dtype=torch.long)
 
 
-_POOLED = partial(torch.arange(32).view, 8, 4)  # four patches a token
-_POSITIONS = partial(torch.cartesian_prod, torch.arange(6), torch.arange(6))
+def _ids(*shape: int) -> Callable[[], Tensor]:
+    return partial(torch.randint, 32, 64, shape)
 
 
-def _places() -> torch.Tensor:
+def _places() -> Tensor:
     """Row and column of each of 36 patches, of two images."""
-    return _POSITIONS().expand(2, -1, -1)
+    return torch.cartesian_prod(torch.arange(6), torch.arange(6)).expand(2, -1, -1)
 
 
-def _between(first: int, last: int) -> torch.Tensor:
+def _pooled() -> Tensor:
+    """The four patches of each of eight tokens."""
+    return torch.arange(32).view(8, 4)
+
+
+def _between(first: int, last: int) -> Tensor:
     """Which of a text's tokens stand for an image."""
     return torch.arange(11).expand(2, -1).ge(first) & torch.arange(11).expand(2, -1).lt(last)
 
 
-# Inputs that the rules do not make, or None for those that are not given.
-INPUTS: dict[str, dict[str, Any]] = {
-    "autoformer": _past(14),
-    "informer": _past(14),
-    "time_series_transformer": _past(14),
-    "colmodernvbert": {"pixel_values": _floats(2, 1, 3, 32, 32)},
-    "lightglue": {"pixel_values": _floats(2, 2, 3, 32, 32)},
-    "superglue": {"pixel_values": _floats(2, 2, 3, 32, 32)},
-    "efficientloftr": {"pixel_values": _floats(2, 2, 3, 128, 128)},
-    "pop2piano": {"input_features": None},
-    "lxmert": {"visual_feats": _floats(2, 5, 32), "visual_pos": _floats(2, 5, 4)},
-    "speech-encoder-decoder": {"input_features": None},
+# Inputs that the rules do not make: a tuple is the shape of random floats, a list is a tensor, a
+# function makes it, and None is not given.
+_ROWS: dict[str, dict[str, Any]] = {
+    "autoformer informer time_series_transformer": {
+        "past_values": (2, 14),  # which holds the longest lag too
+        "past_time_features": (2, 14, 1),
+        "past_observed_mask": _ones(2, 14),
+        "future_values": (2, 4),
+        "future_time_features": (2, 4, 1),
+    },
+    "colmodernvbert perception_lm": {"pixel_values": (2, 1, 3, 32, 32)},
+    "lightglue superglue": {"pixel_values": (2, 2, 3, 32, 32)},
+    "efficientloftr": {"pixel_values": (2, 2, 3, 128, 128)},
+    "pop2piano speech-encoder-decoder": {"input_features": None},
+    "lxmert": {"visual_feats": (2, 5, 32), "visual_pos": (2, 5, 4)},
     "decision_transformer": {
-        "states": _floats(2, 5, 32),
-        "actions": _floats(2, 5, 4),
-        "rewards": _floats(2, 5, 1),
-        "returns_to_go": _floats(2, 5, 1),
+        "states": (2, 5, 32),
+        "actions": (2, 5, 4),
+        "rewards": (2, 5, 1),
+        "returns_to_go": (2, 5, 1),
         "timesteps": partial(torch.arange, 5),
         "attention_mask": _ones(2, 5),
     },
-    "blt_global_transformer": {"attention_mask": None},
-    "blt": {"use_cache": bool},
-    "bridgetower_vision_model": {"image": _floats(2, 3, 32, 32)},
+    "blt_global_transformer kosmos_2_5_vision_model": {"attention_mask": None},
+    "nemotron3_diarization_audio nemotron3_5_transcribe_asr_audio": {"attention_mask": None},
+    "blt": {"use_cache": False},
+    "bridgetower_vision_model": {"image": (2, 3, 32, 32)},
     "chameleon": {"pixel_values": None},
     "emu3": {"pixel_values": None, "image_sizes": None},
     "csm": {"input_values": None},
-    "colqwen2": {"pixel_values": _floats(2, 16, 384)},
-    "deepseek_vl_hybrid": {"high_res_pixel_values": _floats(2, 3, 32, 32)},
-    "florence_vision": {"hidden_states": _floats(2, 3, 32, 32)},
+    "colqwen2": {"pixel_values": (2, 16, 384)},
+    "deepseek_vl_hybrid": {"high_res_pixel_values": (2, 3, 32, 32)},
+    "florence_vision": {"hidden_states": (2, 3, 32, 32)},
     "gemma3n_audio": {
-        "audio_mel": _floats(2, 64, 16),
+        "audio_mel": (2, 64, 16),
         "audio_mel_mask": partial(torch.zeros, 2, 64, dtype=torch.bool),
     },
-    "idefics": {"pixel_values": _floats(2, 1, 3, 32, 32), "image_attention_mask": _ones(2, 11, 1)},
-    "instructblipvideo": {"pixel_values": _floats(2, 4, 3, 32, 32)},
-    "inkling_vision": {"pixel_values": _floats(8, 2, 8, 8, 3)},
-    "inkling_mm_model": {"pixel_values": _floats(8, 2, 8, 8, 3)},
-    "inkling_audio": {"audio_input_ids": _ids((2, 5, 16))},
-    "clap": {"input_features": _floats(2, 1, 256, 32)},
-    "clap_audio_model": {"input_features": _floats(2, 1, 256, 32)},
-    "kimi_k25": {"pixel_values": _floats(32, 3, 8, 8)},
-    "kimi_k25_vision": {"pixel_values": _floats(32, 3, 8, 8)},
+    "idefics": {"pixel_values": (2, 1, 3, 32, 32), "image_attention_mask": _ones(2, 11, 1)},
+    "instructblipvideo": {"pixel_values": (2, 4, 3, 32, 32)},
+    "inkling_vision inkling_mm_model": {"pixel_values": (8, 2, 8, 8, 3)},
+    "inkling_audio": {"audio_input_ids": _ids(2, 5, 16)},
+    "clap clap_audio_model": {"input_features": (2, 1, 256, 32)},
+    "kimi_k25 kimi_k25_vision paddleocr_vl": {"pixel_values": (32, 3, 8, 8)},
     "mllama": {
-        "pixel_values": _floats(2, 1, 4, 3, 32, 32),
+        "pixel_values": (2, 1, 4, 3, 32, 32),
         "aspect_ratio_ids": _ones(2, 1),
         "aspect_ratio_mask": _ones(2, 1, 4),
         "cross_attention_mask": _ones(2, 11, 1, 4),
     },
     "mllama_vision_model": {
-        "pixel_values": _floats(2, 1, 4, 3, 32, 32),
+        "pixel_values": (2, 1, 4, 3, 32, 32),
         "aspect_ratio_ids": _ones(2, 1),
         "aspect_ratio_mask": _ones(2, 1, 4),
     },
-    "musicgen_decoder": {"input_ids": _ids((8, 11))},
-    "musicgen_melody_decoder": {"input_ids": _ids((8, 11))},
-    "paddleocr_vl": {"pixel_values": _floats(32, 3, 8, 8)},
-    "paddleocr_vl_vision": {"pixel_values": _floats(1, 32, 3, 8, 8)},
+    "musicgen_decoder musicgen_melody_decoder": {"input_ids": _ids(8, 11)},
+    "paddleocr_vl_vision": {"pixel_values": (1, 32, 3, 8, 8)},
     "pi0": {
-        "pixel_values": _floats(2, 1, 3, 32, 32),
+        "pixel_values": (2, 1, 3, 32, 32),
         "pixel_attention_mask": _ones(2, 1),
-        "state": _floats(2, 32),
-        "actions": _floats(2, 32, 32),
+        "state": (2, 32),
+        "actions": (2, 32, 32),
     },
-    "granite_speech5_encoder": {"input_features": _floats(2, 128, 64)},
-    "granite_speech5_ctc": {"input_features": _floats(2, 128, 64)},
-    "gemma4_vision": {"pixel_values": _floats(2, 36, 192), "pixel_position_ids": _places},
-    "gemma4": {
-        "pixel_values": _floats(2, 36, 192),
+    "granite_speech5_encoder granite_speech5_ctc": {"input_features": (2, 128, 64)},
+    "gemma4_vision": {"pixel_values": (2, 36, 192), "pixel_position_ids": _places},
+    "gemma4 embedding_gemma2": {
+        "pixel_values": (2, 36, 192),
         "image_position_ids": _places,
         "input_features": None,
     },
-    "embedding_gemma2": {
-        "pixel_values": _floats(2, 36, 192),
-        "image_position_ids": _places,
-        "input_features": None,
+    "fun_asr_nano fun_asr_nano_encoder": {
+        "input_features": (2, 20, 112),
+        "input_features_mask": _ones(2, 20),
     },
-    **{
-        model_type: {"input_features": _floats(2, 20, 112), "input_features_mask": _ones(2, 20)}
-        for model_type in ("fun_asr_nano", "fun_asr_nano_encoder")
-    },
-    "deepseek_ocr2_encoder": {"num_patches": partial(int, 5)},
-    "dots3_note_audio_encoder": {
-        "input_features": _floats(2, 16, 128),
-        "chunk_sample_lengths": partial(torch.tensor, [20480] * 2),
-    },
-    "dots3_note": {
-        "input_features": _floats(2, 16, 128),
-        "chunk_sample_lengths": partial(torch.tensor, [20480] * 2),
+    "deepseek_ocr2_encoder": {"num_patches": 5},
+    "dots3_note_audio_encoder dots3_note": {
+        "input_features": (2, 16, 128),
+        "chunk_sample_lengths": [20480] * 2,
     },
     "jev": {
-        "input_ids": _ids((1, 11)),
-        "marks": partial(torch.tensor, [[4, 9]]),
-        "num_options": partial(torch.tensor, [[2, 2]]),
-        "question_type_ids": partial(torch.tensor, [[0, 0]]),
+        "input_ids": _ids(1, 11),
+        "marks": [[4, 9]],
+        "num_options": [[2, 2]],
+        "question_type_ids": [[0, 0]],
     },
     "phi4_multimodal_audio": {
-        "hidden_states": _floats(2, 64, 32),
+        "hidden_states": (2, 64, 32),
         "mask": partial(torch.ones, 2, 64, dtype=torch.bool),
     },
     "muse_glimmer_assistant": {
-        "noise_embeds": _floats(2, 6, 32),
+        "noise_embeds": (2, 6, 32),
         "attention_mask": _ones(2, 11),
-        "context_hidden_states": _floats(2, 5, 64),
+        "context_hidden_states": (2, 5, 64),
     },
-    "voxtral_realtime_text": {"t_cond": _floats(1, 1, 32)},
+    "voxtral_realtime_text": {"t_cond": (1, 1, 32)},
     "blt_local_encoder": {
         "attention_mask": None,
-        "num_patches": partial(int, 4),
+        "num_patches": 4,
         "patch_ids": lambda: torch.arange(11).div(3, rounding_mode="floor").expand(2, -1),
     },
     "blt_local_decoder": {
         "input_ids": None,
         "attention_mask": None,
-        "inputs_embeds": _floats(2, 11, 32),
-        "patch_embeds": _floats(2, 4, 32),
+        "inputs_embeds": (2, 11, 32),
+        "patch_embeds": (2, 4, 32),
     },
     "nemotron_h_omni": {
-        "pixel_values": _floats(32, 192),
-        "image_grid_hw": partial(torch.tensor, [[4, 4]] * 2),
+        "pixel_values": (32, 192),
+        "image_grid_hw": [[4, 4]] * 2,
         "input_features": None,
     },
-    "perception_lm": {"pixel_values": _floats(2, 1, 3, 32, 32)},
     "qwen2_5_omni_dit": {
-        "hidden_states": _floats(2, 12, 32),
-        "condition_vector": _floats(2, 10, 32),
-        "speaker_embedding": _floats(2, 12, 32),
-        "quantized_code": _ids((2, 6)),
+        "hidden_states": (2, 12, 32),
+        "condition_vector": (2, 10, 32),
+        "speaker_embedding": (2, 12, 32),
+        "quantized_code": _ids(2, 6),
         "time_step": partial(torch.tensor, 0.5),
     },
     "qwen2_5_omni_token2wav": {
-        "code": _ids((2, 6)),
-        "conditioning": _floats(2, 32),
-        "reference_mel": _floats(2, 10, 32),
-        "num_steps": partial(int, 2),
+        "code": _ids(2, 6),
+        "conditioning": (2, 32),
+        "reference_mel": (2, 10, 32),
+        "num_steps": 2,
     },
-    **{
-        f"pp_ocrv{kind}_rec": {"pixel_values": _floats(2, 3, 96, 320)}
-        for kind in ("6_small", "6_tiny")
-    },
+    "pp_ocrv6_small_rec pp_ocrv6_tiny_rec": {"pixel_values": (2, 3, 48, 320)},
     "pp_ocrv5_mobile_rec": {"pixel_values": lambda: torch.randn(2, 3, 96, 320) / 100},
-    "pp_ocrv5_server_rec": {"pixel_values": _floats(2, 3, 48, 96)},
+    "pp_ocrv5_server_rec": {"pixel_values": (2, 3, 48, 96)},
     "pe_audio_video_encoder": {
-        "input_values": _floats(2, 1, 1920),
-        "pixel_values_videos": _floats(2, 4, 3, 32, 32),
+        "input_values": (2, 1, 1920),
+        "pixel_values_videos": (2, 4, 3, 32, 32),
     },
-    "uvdoc": {"pixel_values": _floats(2, 3, 64, 64)},
+    "uvdoc depth_pro": {"pixel_values": (2, 3, 64, 64)},
     "rag": {
-        "context_input_ids": _ids((4, 11)),
+        "context_input_ids": _ids(4, 11),
         "context_attention_mask": _ones(4, 11),
-        "doc_scores": _floats(2, 2),
+        "doc_scores": (2, 2),
     },
-    "qwen2_5_omni_bigvgan": {"mel_spectrogram": _floats(2, 32, 12)},
-    **{
-        f"sam3{kind}_detr_encoder": {
-            "vision_features": lambda: [torch.randn(2, 32, 4, 4)],
-            "vision_pos_embeds": lambda: [torch.randn(2, 32, 4, 4)],
-            "text_features": _floats(2, 5, 32),
-        }
-        for kind in ("", "_lite_text")
+    "qwen2_5_omni_bigvgan": {"mel_spectrogram": (2, 32, 12)},
+    "sam3_detr_encoder sam3_lite_text_detr_encoder": {
+        "vision_features": lambda: [torch.randn(2, 32, 4, 4)],
+        "vision_pos_embeds": lambda: [torch.randn(2, 32, 4, 4)],
+        "text_features": (2, 5, 32),
     },
-    **{
-        f"sam3{kind}_detr_decoder": {
-            "vision_features": _floats(2, 16, 32),
-            "text_features": _floats(2, 5, 32),
-            "vision_pos_encoding": _floats(2, 16, 32),
-        }
-        for kind in ("", "_lite_text")
+    "sam3_detr_decoder sam3_lite_text_detr_decoder": {
+        "vision_features": (2, 16, 32),
+        "text_features": (2, 5, 32),
+        "vision_pos_encoding": (2, 16, 32),
     },
-    **{
-        f"sam3{kind}_mask_decoder": {
-            "decoder_queries": _floats(2, 6, 32),
-            "backbone_features": lambda: [torch.randn(2, 32, n, n) for n in (16, 8, 4)],
-            "encoder_hidden_states": _floats(2, 16, 32),
-            "prompt_features": _floats(2, 5, 32),
-        }
-        for kind in ("", "_lite_text")
+    "sam3_mask_decoder sam3_lite_text_mask_decoder": {
+        "decoder_queries": (2, 6, 32),
+        "backbone_features": lambda: [torch.randn(2, 32, n, n) for n in (16, 8, 4)],
+        "encoder_hidden_states": (2, 16, 32),
+        "prompt_features": (2, 5, 32),
     },
-    "granite_speech": {"input_features_mask": None},
-    "granite_speech_plus": {"input_features_mask": None},
-    "depth_pro": {"pixel_values": _floats(2, 3, 64, 64)},
-    "kyutai_speech_to_text": {"input_ids": _ids((2, 11, 33))},
-    "dia": {"decoder_input_ids": _ids((2, 7, 9))},
-    "dia_decoder": {"input_ids": _ids((2, 11, 9)), "encoder_hidden_states": _floats(2, 5, 32)},
-    "blip_2_qformer": {"encoder_hidden_states": _floats(2, 5, 32)},
-    "t5gemma2_decoder": {"encoder_hidden_states": _floats(2, 5, 32)},
+    "granite_speech granite_speech_plus": {"input_features_mask": None},
+    "kyutai_speech_to_text": {"input_ids": _ids(2, 11, 33)},
+    "dia": {"decoder_input_ids": _ids(2, 7, 9)},
+    "dia_decoder": {"input_ids": _ids(2, 11, 9), "encoder_hidden_states": (2, 5, 32)},
+    "blip_2_qformer t5gemma2_decoder": {"encoder_hidden_states": (2, 5, 32)},
     "qwen2_5_omni_audio_encoder": {
-        "input_features": _floats(16, 128),
-        "feature_lens": partial(torch.tensor, [64, 64]),
-        "aftercnn_lens": partial(torch.tensor, [32, 32]),
+        "input_features": (16, 128),
+        "feature_lens": [64, 64],
+        "aftercnn_lens": [32, 32],
     },
-    "qwen3_omni_moe_audio_encoder": {
-        "input_features": _floats(16, 400),
-        "feature_lens": partial(torch.tensor, [200, 200]),
+    "qwen3_omni_moe_audio_encoder": {"input_features": (16, 400), "feature_lens": [200, 200]},
+    "audio-spectrogram-transformer": {"input_values": (2, 128, 16)},
+    "musicgen": {"decoder_input_ids": _ids(8, 7)},
+    "musicgen_melody": {"input_features": (2, 20, 12), "decoder_input_ids": _ids(8, 7)},
+    "kosmos-2": {"image_embeds_position_mask": partial(_between, 1, 7)},
+    "perceiver": {"input_ids": None, "inputs": _ids(2, 11)},
+    "evolla": {"protein_input_ids": _ids(2, 9), "protein_attention_mask": _ones(2, 9)},
+    "qwen3_omni_moe_thinker qwen2_5_omni_thinker": {
+        "input_features": None,
+        "feature_attention_mask": None,
     },
-    "audio-spectrogram-transformer": {"input_values": _floats(2, 128, 16)},
-    "musicgen": {"decoder_input_ids": _ids((8, 7))},
-    "musicgen_melody": {"input_features": _floats(2, 20, 12), "decoder_input_ids": _ids((8, 7))},
-    "kosmos-2": {"image_embeds_position_mask": partial(_between, 1, 5)},
-    "perceiver": {"input_ids": None, "inputs": _ids((2, 11))},
-    "evolla": {"protein_input_ids": _ids((2, 9)), "protein_attention_mask": _ones(2, 9)},
-    "qwen3_omni_moe_thinker": {"input_features": None, "feature_attention_mask": None},
-    "qwen2_5_omni_thinker": {"input_features": None, "feature_attention_mask": None},
     "gemma4_unified": {
-        "pixel_values": _floats(2, 36, 1728),
+        "pixel_values": (2, 36, 1728),
         "image_position_ids": _places,
         "input_features": None,
     },
-    "glm_image": {"pixel_values": None, "image_grid_thw": None},
+    "glm_image neomme": {"pixel_values": None, "image_grid_thw": None},
     "granite_docling": {
-        "pixel_values": _floats(2, 1, 3, 32, 32),
+        "pixel_values": (2, 1, 3, 32, 32),
         "pixel_attention_mask": partial(torch.ones, 2, 1, dtype=torch.bool),
     },
-    **{
-        codec: {"input_values": _floats(2, 1, 1920)}
-        for codec in (
-            "dac",
-            "neucodec",
-            "pe_audio",
-            "pe_audio_encoder",
-            "pe_audio_video",
-            "xcodec",
-        )
-    },
+    "dac neucodec pe_audio pe_audio_encoder pe_audio_video xcodec": {"input_values": (2, 1, 1920)},
     "xcodec2": {
-        "input_values": _floats(2, 1, 1920),
-        "input_features": _floats(2, 6, 16),
+        "input_values": (2, 1, 1920),
+        "input_features": (2, 6, 16),
         "input_features_mask": _ones(2, 6),
     },
-    "inkling2": {"pixel_values": _floats(32, 16, 16, 3)},
-    "inkling2_vision": {"pixel_values": _floats(32, 16, 16, 3)},
+    "inkling2 inkling2_vision": {"pixel_values": (32, 16, 16, 3)},
     "molmo2": {
-        "pixel_values": _floats(2, 16, 192),
-        "image_token_pooling": _POOLED,
-        "image_grids": partial(torch.tensor, [[2, 2, 0, 0]] * 2),
+        "pixel_values": (2, 16, 192),
+        "image_token_pooling": _pooled,
+        "image_grids": [[2, 2, 0, 0]] * 2,
         "image_num_crops": _ones(2),
     },
-    "molmo2_adapter": {"image_features": _floats(2, 16, 64), "pooled_patches_idx": _POOLED},
-    "molmo2_vision": {"pixel_values": _floats(2, 16, 192)},
-    "qwen2_5_omni_talker": {"thinker_reply_part": _floats(2, 2, 32)},
-    "qwen3_omni_moe_talker_code_predictor": {
+    "molmo2_adapter": {"image_features": (2, 16, 64), "pooled_patches_idx": _pooled},
+    "molmo2_vision": {"pixel_values": (2, 16, 192)},
+    "qwen2_5_omni_talker": {"thinker_reply_part": (2, 2, 32)},
+    "qwen3_omni_moe_talker_code_predictor qwen3_omni_moe_talker_text": {
         "input_ids": None,
-        "inputs_embeds": _floats(2, 11, 32),
+        "inputs_embeds": (2, 11, 32),
     },
-    "qwen3_omni_moe_talker_text": {"input_ids": None, "inputs_embeds": _floats(2, 11, 32)},
-    "vibevoice": {
-        "input_values": _floats(2, 1, 6400),
+    "vibevoice vibevoice_asr": {
+        "input_values": (2, 1, 6400),
         "padding_mask": _ones(2, 6400),
-        "sample": bool,
-    },
-    "vibevoice_asr": {
-        "input_values": _floats(2, 1, 6400),
-        "padding_mask": _ones(2, 6400),
-        "sample": bool,
+        "sample": False,
     },
     "moss_transcribe_diarize": {"padding_mask": _ones(2, 1280)},
     "fuyu": {"image_patches": None, "pixel_values": None},
-    **{
-        packed: {
-            "pixel_values": _floats(1, 3, 8, 256),
-            "target_sizes": partial(torch.tensor, [[4, 4], [4, 4]]),
-        }
-        for packed in (
-            "minicpm_ocr",
-            "minicpm_ocr_vision",
-            "minicpmv4_6",
-            "minicpmv4_6_vision",
-            "minicpmv4_7",
-            "minicpmv4_7_vision",
-        )
+    "minicpm_ocr minicpm_ocr_vision minicpmv4_6 minicpmv4_6_vision "
+    "minicpmv4_7 minicpmv4_7_vision": {
+        "pixel_values": (1, 3, 8, 256),
+        "target_sizes": [[4, 4], [4, 4]],
     },
-    "voxtral_realtime": {"input_ids": _ids((2, 16)), "attention_mask": _ones(2, 16)},
-    "moshi_depth": {"input_ids": _ids((2, 7)), "last_hidden_state": _floats(2, 7, 32)},
-    "vibevoice_acoustic_tokenizer": {"input_values": _floats(2, 1, 6400)},
-    "vibevoice_acoustic_tokenizer_encoder": {"hidden_states": _floats(2, 1, 6400)},
-    "vibevoice_acoustic_tokenizer_decoder": {"hidden_states": _floats(2, 32, 5)},
-    "neomme": {"pixel_values": None, "image_grid_thw": None},
-    "kosmos_2_5_vision_model": {"attention_mask": None},
-    "granite_speech_encoder": {"hidden_states": _floats(2, 11, 16)},
-    "granite_speech_plus_encoder": {"hidden_states": _floats(2, 11, 16)},
+    "voxtral_realtime": {"input_ids": _ids(2, 16), "attention_mask": _ones(2, 16)},
+    "moshi_depth": {"input_ids": _ids(2, 7), "last_hidden_state": (2, 7, 32)},
+    "vibevoice_acoustic_tokenizer": {"input_values": (2, 1, 6400)},
+    "vibevoice_acoustic_tokenizer_encoder": {"hidden_states": (2, 1, 6400)},
+    "vibevoice_acoustic_tokenizer_decoder": {"hidden_states": (2, 32, 5)},
+    "granite_speech_encoder granite_speech_plus_encoder": {"hidden_states": (2, 11, 16)},
     "omdet-turbo": {
-        "classes_input_ids": _ids((4, 5)),
+        "classes_input_ids": _ids(4, 5),
         "classes_attention_mask": _ones(4, 5),
-        "classes_structure": partial(torch.tensor, [2, 2]),
-        "tasks_input_ids": _ids((2, 5)),
+        "classes_structure": [2, 2],
+        "tasks_input_ids": _ids(2, 5),
         "tasks_attention_mask": _ones(2, 5),
     },
-    **{
-        model_type: {"input_features": _floats(2, 16, 200), "input_features_mask": _ones(2, 200)}
-        for model_type in ("qwen3_asr", "qwen3_asr_encoder")
+    "qwen3_asr qwen3_asr_encoder": {
+        "input_features": (2, 16, 200),
+        "input_features_mask": _ones(2, 200),
     },
-    "nemotron3_diarization_audio": {"attention_mask": None},
-    "nemotron3_5_transcribe_asr_audio": {"attention_mask": None},
-    "oneformer": {"task_inputs": _ids((2, 77))},
+    "oneformer": {"task_inputs": _ids(2, 77)},
     "seggpt": {
-        "pixel_values": _floats(2, 3, 32, 32),
-        "prompt_pixel_values": _floats(2, 3, 32, 32),
-        "prompt_masks": _floats(2, 3, 32, 32),
+        "pixel_values": (2, 3, 32, 32),
+        "prompt_pixel_values": (2, 3, 32, 32),
+        "prompt_masks": (2, 3, 32, 32),
     },
-    "speech_to_text": {"input_features": _floats(2, 64, 16)},
+    "speech_to_text": {"input_features": (2, 64, 16)},
     "tvp": {  # its places are of one video
-        "pixel_values": _floats(1, 48, 3, 64, 64),
-        "input_ids": _ids((1, 11)),
+        "pixel_values": (1, 48, 3, 64, 64),
+        "input_ids": _ids(1, 11),
         "attention_mask": _ones(1, 11),
     },
     "video_llama_3": {"image_merge_sizes": _ones(2)},
     "video_llama_3_vision": {"merge_sizes": _ones(2)},
-    "xclip": {"pixel_values": _floats(2, 8, 3, 32, 32)},
-    "xclip_vision_model": {"pixel_values": _floats(16, 3, 32, 32)},
-    "unlimited_ocr_vision_encoder": {"patch_embeds": _floats(2, 32, 4, 4)},
-    "mimi_decoder": {"latents": _floats(2, 32, 6)},
-    "pocket_tts_audio_tokenizer_decoder": {"latents": _floats(2, 32, 6)},
-    "speecht5_hifigan": {"spectrogram": _floats(2, 12, 32)},
-    "fastspeech2_conformer_hifigan": {"spectrogram": _floats(2, 12, 32)},
+    "xclip": {"pixel_values": (2, 8, 3, 32, 32)},
+    "xclip_vision_model": {"pixel_values": (16, 3, 32, 32)},
+    "unlimited_ocr_vision_encoder": {"patch_embeds": (2, 32, 4, 4)},
+    "mimi_decoder pocket_tts_audio_tokenizer_decoder": {"latents": (2, 32, 6)},
+    "speecht5_hifigan fastspeech2_conformer_hifigan": {"spectrogram": (2, 12, 32)},
 }
+INPUTS = {model_type: row for types, row in _ROWS.items() for model_type in types.split()}
 
 # Tokens of an image or a sound in each text, where the model does not tell.
 PLACEHOLDERS: dict[str, int] = {

@@ -59,7 +59,7 @@ def model_class(model_type: str) -> type[PreTrainedModel]:
     exact = [each for each in mapped if issubclass(config_class, each.config_class or config_class)]
     classes = exact[:1] or _own(config_class)[-1:] or mapped[:1]
     if not classes:
-        raise NotBuilt("no model class")
+        raise NotBuilt("no model class: its config is of a part, or of another type's model")
     if classes[0].forward is torch.nn.Module.forward:
         raise NotBuilt(f"{classes[0].__name__} has no forward")
     return classes[0]
@@ -110,10 +110,10 @@ def _spread(model: PreTrainedModel) -> None:
     attention is nearly uniform, and so are right and wrong filters alike, and convolutions, one
     after another, should neither drown it nor fade."""
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if tensor.dim() < 2 or not tensor.is_floating_point():
+        if tensor.dim() < 2 or not tensor.numel() or not tensor.is_floating_point():
             continue
         width = 0.08 if tensor.dim() == 2 else (0.5 / tensor[0].numel()) ** 0.5
-        if not tensor.any():
+        if not tensor.abs().max() > 1e-6:  # which NaN, of memory that no one filled, is not either
             tensor.data.normal_(std=width)
         elif tensor.requires_grad and "embed" not in name and 0 < tensor.std() < width:
             tensor.data.mul_(width / tensor.std())

@@ -119,12 +119,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "muse_spark_audio": {"num_hidden_layers": 4},
     "neucodec": {"encoder_hidden_size": 4, "quantization_dim": 64, "num_key_value_heads": 4},
     "xcodec2": {"encoder_hidden_size": 4, "quantization_dim": 64, "num_key_value_heads": 4},
-    "pp_doclayout_v2": {"class_thresholds": [0.5, 0.5]},
+    "pp_doclayout_v2": {
+        "class_thresholds": [0.5, 0.5],
+        "class_order": [0, 1],
+        "reading_order_config": {"max_2d_position_embeddings": 1024},
+    },
     "sam2": {"image_size": 64},
     "hiera": {"image_size": [128, 128], "num_heads": [1, 2, 4, 8]},
     "levit": {"patch_size": 16, "image_size": 64},
     "gemma4_audio": {"subsampling_conv_channels": [16, 32]},
-    "kosmos-2": {"latent_query_num": 4},
     "molmo2_adapter": {"vision_feature_layer": [-1, -2]},
     "tvp": {"visual_prompt_size": 4, "max_img_size": 64},
     "chameleon": {"vocabulary_map": {"<image>": 8}},
@@ -165,16 +168,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "unlimited_ocr_text": {"num_key_value_heads": 4},  # its eager attention knows no groups
     "timesfm2_5": {"context_length": 256},
-    "xlstm": {"hidden_size": 128},
-    "nemotron_h_omni": {"audio_config": None},
-    "omdet-turbo": {
-        "apply_layernorm_after_vision_backbone": False,
-        "class_embed_dim": 64,
-        "text_projection_in_dim": 64,
-        "text_projection_out_dim": 64,
-        "text_config": {"hidden_size": 64},
-        "encoder_in_channels": [64, 128, 256],
-    },
+    "bert-generation": {"is_decoder": True},
     "sapiens2": {
         "head_config": {
             "upsample_out_channels": [32],

@@ -69,7 +69,7 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"rank$", 16),
     (r"num_filters", 4),
     (r"num_pos_feats", WIDTH // 2),
-    (r"quer(y_tokens|ies)$|num_latents|n_latents|num_proposals|resampler_n", 6),
+    (r"quer(y_tokens|ies|y_num)$|num_latents|n_latents|num_proposals|resampler_n", 6),
     (r"intermediate|ffn|mlp_dim|feed_?forward|d_ff$|d_inner|dff$|linear_units|dim_ff", INNER),
     (r"n_mels|mel_bins|^input_dim$|projection_input_dim|input_feat|^feature_size$", 16),
     (

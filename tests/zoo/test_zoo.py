@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 from zoo.batches import inputs
 from zoo.models import NotBuilt, build, model_class, run, tensors
 from zoo.runs import each
-from zoo.sizes import tiny
+from zoo.sizes import SPECIAL, tiny
 
 HARD = (
     "deepseek_v3",  # values of another width than keys, experts
@@ -57,6 +57,23 @@ def test_a_generating_head_comes_first() -> None:
         "vit": "ViTForImageClassification",
         "siglip_text_model": "SiglipTextModel",
     }
+
+
+@pytest.mark.parametrize("model_type", ["blip_2_vision_model", "mimi", "neomme"])
+def test_nothing_begins_at_zero_and_no_projection_narrow(model_type: str) -> None:
+    model = build(model_type)
+    wide = {n: t for n, t in model.state_dict().items() if t.dim() > 1 and t.is_floating_point()}
+    assert all(tensor.any() for tensor in wide.values())
+    projections = [t for n, t in wide.items() if t.dim() == 2 and "embed" not in n]
+    assert min(tensor.std() for tensor in projections) > 0.079
+
+
+@pytest.mark.parametrize("model_type", ["t5", "qwen2_5_vl"])
+def test_what_is_generated_has_no_special_token(model_type: str) -> None:
+    model = build(model_type)
+    batch = {n: each for n, each in inputs(model).items() if not n.startswith("decoder")}
+    found = model.generate(**batch, do_sample=False, min_new_tokens=3, max_new_tokens=3)
+    assert found[:, -3:].min() >= SPECIAL
 
 
 def test_a_type_without_a_model_is_refused_with_the_reason() -> None:

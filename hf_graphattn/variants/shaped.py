@@ -12,13 +12,13 @@ Attention dropout acts on A alone. The authors' code drops out H.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from hf_graphattn.backends import DELEGATE, make
+from hf_graphattn.backends import DELEGATE
 
 from .base import (
     TRAINABLE_HELP,
@@ -83,23 +83,19 @@ class ShapedFilter(GraphFilter):
 def uniform(attend: Attend, value: Tensor) -> Tensor:
     """`U V`, (B, H, N, D): the mean of the values that each token may see, without dropout.
 
-    Without a mask it is a mean, or a running one. Under a mask it takes a pass of attention whose
-    queries are zero. A token that may see nothing has a row of zeros.
+    Without a mask it is a mean, or a running one; under a mask, a product that takes as much memory
+    as the mask. A token that may see nothing has a row of zeros.
     """
     inputs, values = attend.inputs, every_value(attend, value)
-    if inputs.mask is not None:
-        is_bool = inputs.mask.dtype == torch.bool
-        even = replace(
-            inputs,
-            query=torch.zeros_like(inputs.query),
-            key=inputs.key.detach(),
-            mask=inputs.mask if is_bool else inputs.mask > HIDES,
-            dropout=0.0,
-        )
-        return make(attend.name, even)(values)
-    if not inputs.causal:
-        return values.mean(-2, keepdim=True).expand(value.shape)
     precise = torch.promote_types(values.dtype, torch.float32)
-    rows = value.shape[-2]
-    seen = torch.arange(1, rows + 1, device=values.device).unsqueeze(-1)
-    return (values[:, :, :rows].cumsum(-2, dtype=precise) / seen).to(values.dtype)
+    if inputs.mask is not None:
+        seen = inputs.mask if inputs.mask.dtype == torch.bool else inputs.mask > HIDES
+        seen = seen.expand(*seen.shape[:-1], values.shape[-2])
+        even = (seen / seen.sum(-1, keepdim=True).clamp_min(1).to(precise)).to(values.dtype)
+        # Where heads share a mask, einsum makes one product of them; `@` would copy U for each.
+        return torch.einsum("...qk,...kd->...qd", even, values).expand(value.shape)
+    if inputs.causal:
+        rows = value.shape[-2]
+        seen = torch.arange(1, rows + 1, device=values.device).unsqueeze(-1)
+        return (values[:, :, :rows].cumsum(-2, dtype=precise) / seen).to(values.dtype)
+    return values.mean(-2, keepdim=True).expand(value.shape)

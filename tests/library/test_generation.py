@@ -20,7 +20,7 @@ VARIANTS = {
     "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.4),
     "polynomial": ga.PolynomialConfig(coefficients=(0.2, 0.5, -0.3, 0.4)),
-    "shaped": ga.ShapedConfig.simplified(),
+    "shaped": ga.ShapedConfig(alpha=-0.4, beta=0.9, gamma=0.3),
     "xsa": ga.XSAConfig(),
 }
 CACHED = {

@@ -1,7 +1,8 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
 # make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
-# make matrix: every model type of transformers, checked: docs/architectures.md.
+# make matrix: every model type of transformers, tried: docs/architectures.md, hf_graphattn/verified.json.
+# make matrix-floor: verified.json for the lowest version of transformers allowed.
 # make test-floor, make test-latest: the tests with the lowest versions allowed, and with the newest.
 # All set up a virtual environment of their own first: .venv, .venv-floor, .venv-latest.
 
@@ -11,7 +12,7 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test fuzz matrix test-floor test-latest bench lint wheel clean
+.PHONY: demo test fuzz matrix matrix-floor test-floor test-latest bench lint wheel clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
@@ -30,6 +31,9 @@ fuzz: $(READY)
 
 matrix: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/matrix.py docs/architectures.md
+
+matrix-floor: .venv-floor/.ready
+	PYTHONPATH=tests .venv-floor/bin/python tests/matrix.py -
 
 test-floor: .venv-floor/.ready
 	.venv-floor/bin/python -m pytest -n auto --dist loadgroup

@@ -22,7 +22,7 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures import attention_modules
+from hf_graphattn.architectures import self_attention_modules
 from hf_graphattn.checking import FILTERED, NEUTRAL, Check
 from hf_graphattn.configs import model_configs
 from hf_graphattn.placing import place, take_out
@@ -52,13 +52,27 @@ class Subject:
         self.model = build(model_type)
         for config in model_configs(self.model):
             config.use_cache = False
-        _draw(_zeros(self.model))
         self.batch = inputs(self.model)
-        outputs(self.model, self.batch)
+        self.unused = self._unused()
         padded = [inputs(self.model, side) for side in ("left", "right")]
         has_padding = "attention_mask" in self.batch
         self.batches = [self.batch]
         self.batches += [each for each in padded if has_padding and _runs(self.model, each)]
+
+    def _unused(self) -> set[str]:
+        """The classes of self-attention that the batch does not reach, so nothing is known."""
+        left = {found.name: found.module for found in self_attention_modules(self.model)}
+
+        def reached(name: str, *_: Any) -> None:
+            left.pop(name, None)
+
+        hooks = [
+            module.register_forward_hook(partial(reached, name)) for name, module in left.items()
+        ]
+        outputs(self.model, self.batch)
+        for hook in hooks:
+            hook.remove()
+        return {type(module).__name__ for module in left.values()}
 
     @property
     def copied(self) -> PreTrainedModel:
@@ -73,15 +87,14 @@ class Subject:
 
     @cached_property
     def automatic(self) -> list[Check]:
-        return self.checks(FILTERED, "auto")
+        return self._checks("auto")
 
     @cached_property
     def fused(self) -> list[Check]:
-        return self.checks(FILTERED, "sdpa")
+        return self._checks("sdpa")
 
-    def checks(self, config: ga.VariantConfig, backend: str) -> list[Check]:
-        """What `ga.check` finds on each batch."""
-        return [ga.check(self.model, config, backend=backend, **each) for each in self.batches]
+    def _checks(self, backend: str) -> list[Check]:
+        return [ga.check(self.model, backend=backend, **each) for each in self.batches]
 
 
 def neutral(subject: Subject) -> Cell:
@@ -100,8 +113,9 @@ def sdpa(subject: Subject) -> Cell:
 
 
 def plat(subject: Subject) -> Cell:
-    """p-LaT's kernel for any device against its form with the kept matrix."""
-    return _worst(subject.checks(ga.PLaTConfig(), "blockwise"), "plat")
+    """p-LaT's kernel for any device against its form with the kept matrix, under padding."""
+    batch = subject.batches[-1]
+    return _worst([ga.check(subject.model, ga.PLaTConfig(), backend="blockwise", **batch)], "plat")
 
 
 def cached(subject: Subject) -> Cell:
@@ -111,7 +125,7 @@ def cached(subject: Subject) -> Cell:
 
 def gradients(subject: Subject) -> Cell:
     """Every gradient of neutral filters against plain eager attention's, of GFSA against GFSA with
-    the architecture's own attention; and every scalar's is a number other than 0."""
+    the architecture's own attention; and each filter's scalars have one."""
     backends = ["auto"] if told(partial(sdpa, subject)).state == REFUSED else ["auto", "sdpa"]
     cells = [_gradients(subject.copied, batch, backends) for batch in subject.batches]
     return max(cells, key=_order)
@@ -136,7 +150,7 @@ def adapters(subject: Subject) -> Cell:
     def again(base: Any, other: Any, modules: list[str] | None, load: Callable[..., Any]) -> Cell:
         config = LoraConfig(r=2, target_modules="all-linear", modules_to_save=modules)
         model = get_peft_model(base, config).eval()
-        _draw([each for each in model.parameters() if each.requires_grad])
+        _draw(model)
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder, save_embedding_layers=False)
             return _same(load(other, folder).eval(), model, subject.batch)
@@ -227,24 +241,13 @@ def _unless_plain(filtered: Callable[[], Cell], plain: Callable[[], Cell]) -> Ce
     return found if own.state == EXACT else Cell(NOTHING, f"nor the plain model: {own.why}")
 
 
-def _zeros(model: nn.Module) -> list[nn.Parameter]:
-    """Queries of its own and biases of attention that begin with zeros, by which values are equal,
-    so that no filter shows."""
-    of_attention = {
-        id(each) for found in attention_modules(model) for each in found.module.parameters()
-    }
-    return [
-        each
-        for each in model.parameters()
-        if not each.any() and (each.dim() > 1 or id(each) in of_attention)
-    ]
-
-
-def _draw(parameters: list[nn.Parameter]) -> None:
+def _draw(model: nn.Module) -> None:
+    """Move what an adapter trains: LoRA's second factor begins with zeros."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for each in parameters:
-            each.add_(0.05 * torch.randn(each.shape, generator=generator))
+        for each in model.parameters():
+            if each.requires_grad:
+                each.add_(0.05 * torch.randn(each.shape, generator=generator))
 
 
 def _gradients(model: PreTrainedModel, batch: dict[str, Any], backends: list[str]) -> Cell:
@@ -262,7 +265,7 @@ def _gradients(model: PreTrainedModel, batch: dict[str, Any], backends: list[str
     own, unchanged = run(FILTERED, "delegate"), run(NEUTRAL, "auto")
     silent = without_gradient(model, own)
     if silent:
-        return Cell(WRONG, f"none for the scalars of {silent[0]}")
+        return Cell(WRONG, f"none for the scalars of {', '.join(sorted(silent))}")
     error = max(
         difference({name: unchanged[name] for name in unchanged.keys() & plain.keys()}, plain),
         *(difference(run(FILTERED, backend), own) for backend in backends),

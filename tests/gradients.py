@@ -67,27 +67,27 @@ def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     for name, each in expected.items():
         differs = found[name] != each  # not so where both are infinite, as masked logits are
         if differs.any():
-            error = _largest((found[name] - each)[differs]) / max(_largest(each), least)
+            error = float((found[name] - each)[differs].abs().max()) / max(_largest(each), least)
             errors.append(float("inf") if math.isnan(error) else error)
     return max(errors)
 
 
 def _largest(tensor: Tensor) -> float:
+    """The largest finite one."""
     finite = tensor[~tensor.isinf()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def without_gradient(model: nn.Module, found: dict[str, Tensor]) -> list[str]:
-    """Attention with a filter whose scalars have no gradient, though its own parameters have."""
+def without_gradient(model: nn.Module, found: dict[str, Tensor]) -> set[str]:
+    """Attention classes of which no filter's scalars have a gradient, though parameters have."""
     reached = [name for name, each in found.items() if each.numel() and each.abs().max() > 0]
-    silent = []
+    trained, filtered = set(), set()
     for attention in self_attention_modules(model):
-        within = [name for name in reached if name.startswith(f"{attention.name}.")]
-        if within and not any(
-            name.startswith(f"{attention.name}.graph_filter.") for name in within
-        ):
-            silent.append(attention.name)
-    return silent
+        name = type(attention.module).__name__
+        trained |= {name for each in reached if each.startswith(f"{attention.name}.")}
+        prefix = f"{attention.name}.graph_filter."
+        filtered |= {name for each in reached if each.startswith(prefix)}
+    return trained - filtered
 
 
 def floats(output: Any) -> Iterator[Tensor]:

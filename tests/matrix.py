@@ -22,11 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ |= {
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-}
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers
@@ -39,7 +35,7 @@ from hf_graphattn.verified import LIST
 
 NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong
 SECONDS = 180  # for one type
-NONE, UNBUILT = "out of reach", "not built"
+NONE, UNBUILT, ALIAS = "out of reach", "not built", "see"
 MEANING = {
     EXACT: "as the architecture's own attention, to 1e-5, or 1e-4 where the model cannot run in "
     "float64; gradients to 1e-4 and 1e-3; saved and PEFT: the same bits after loading",
@@ -60,7 +56,8 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
   first on your own model and inputs, and refuses what is not exact.
 - {none} are out of reach: their attention does not go through transformers' interface, or they
   have none.
-- {unbuilt} could not be built here, so nothing is known: a check on a real one decides.
+- {unbuilt} could not be built here, so nothing is known: a check on a real one decides. {alias} are
+  other names of a type.
 
 {counts}
 
@@ -71,7 +68,7 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
 - sdpa: both with fused passes; refused where only the architecture's own attention can compute,
   which "auto" then calls.
 - p-LaT: its kernel for any device against the kept matrix.
-- gradients: of all parameters, with neutral filters and with GFSA; every scalar has one.
+- gradients: of all parameters, with neutral filters and with GFSA, whose scalars have one each.
 - cache: what is generated with one, against without.
 - saved: `save_pretrained` and `ga.from_pretrained`. PEFT: LoRA on every linear layer and filters of
   the adapter's own, saved and loaded by `ga.load_peft`.
@@ -90,6 +87,8 @@ def outcome(model_type: str) -> str:
     except BaseException as error:
         return json.dumps({"verified": UNBUILT, "why": line(error)})
     model = subject.model
+    if model.config.model_type != model_type:
+        return json.dumps({"verified": ALIAS, "why": f"a name of {model.config.model_type}"})
     own = sorted({type(module).__name__ for _, module in own_attention(model)})
     if not self_attention_modules(model):
         return json.dumps({"verified": NONE, "classes": own})
@@ -99,12 +98,12 @@ def outcome(model_type: str) -> str:
     verified = (
         all(cells[name].state == EXACT for name in NEEDED)
         and not states & {WRONG, FAILS}
-        and model.config.model_type == model_type
+        and not subject.unused
         and all(each.__module__.startswith("transformers.") for each in classes)
     )
     why = _reasons(cells)
-    if model.config.model_type != model_type:
-        why.append(f"its config's type is {model.config.model_type}")
+    if subject.unused:
+        why.append(f"the batch does not reach some {', '.join(sorted(subject.unused))}")
     if own:
         why.append(f"{', '.join(own)} stays plain")
     return json.dumps(
@@ -161,6 +160,7 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
         unlisted=kinds["no"],
         none=kinds[NONE],
         unbuilt=kinds[UNBUILT],
+        alias=kinds[ALIAS],
         counts=_counts(rows),
         meaning="\n".join(f"- {state}: {said}." for state, said in MEANING.items()),
         names=" | ".join(COLUMNS),
@@ -194,24 +194,24 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def write_list(rows: dict[str, dict[str, Any]], path: Path) -> None:
+def write_list(rows: dict[str, dict[str, Any]], path: Path, version: str) -> None:
     """Put the verified types, with their attention classes, in the place of those that the list has
-    for this version of transformers; a line for each type."""
+    for a version of transformers; a line for each type."""
     listed = json.loads(path.read_text("utf-8")) if path.exists() else {}
     yes = {name: row["classes"] for name, row in rows.items() if row["verified"] == "yes"}
-    listed[transformers.__version__] = yes
     parts = []
-    for version, types in sorted(listed.items()):
+    for each_version, types in sorted({**listed, version: yes}.items()):
         lines = [f"  {json.dumps(name)}: {json.dumps(types[name])}" for name in sorted(types)]
-        parts.append(f" {json.dumps(version)}: {{\n" + ",\n".join(lines) + "\n }")
+        parts.append(f" {json.dumps(each_version)}: {{\n" + ",\n".join(lines) + "\n }")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", "utf-8")
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     transformers.utils.logging.disable_progress_bar()
     found = run(int(sys.argv[2]) if len(sys.argv) > 2 else os.cpu_count() or 1)
-    write_list(found, Path(str(LIST)))
+    write_list(found, Path(str(LIST)), transformers.__version__)
     if sys.argv[1] != "-":
         Path(sys.argv[1]).write_text(page(found), "utf-8")

@@ -6,10 +6,8 @@ torch and transformers are imported when a command runs: `--help` and wrong argu
 from __future__ import annotations
 
 import argparse
-import itertools
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -144,23 +142,4 @@ def _diagnose(options: argparse.Namespace) -> None:
 
 def _print(table: Table) -> None:
     """A table as wide as it is; in a terminal that is narrower, with cells of several lines."""
-    in_terminal = sys.stdout.isatty()
-    print(folded(table, shutil.get_terminal_size().columns if in_terminal else sys.maxsize))
-
-
-def folded(table: Table, width: int) -> str:
-    """The text of a table, folded until it is no wider than `width`; inside of words at last."""
-    rows = [table.headings, *(row.cells() for row in table.rows)]
-    columns = [[*column] for column in zip(*rows, strict=True)]
-    widths = [max(map(len, column)) for column in columns]
-    longest = [max(map(len, " ".join(column).split())) for column in columns]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
-        spaces = [(own > word, own) for own, word in zip(widths, longest, strict=True)]
-        widths[spaces.index(max(spaces))] -= 1
-    rows.insert(1, tuple("-" * own for own in widths))
-    lines = [
-        "  ".join(part.ljust(own) for part, own in zip(parts, widths, strict=True)).rstrip()
-        for cells in rows
-        for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
-    ]
-    return "\n".join([table.title, *lines])
+    print(table.text(shutil.get_terminal_size().columns) if sys.stdout.isatty() else table)

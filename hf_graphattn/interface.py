@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -21,9 +22,10 @@ from transformers.utils.output_capturing import _active_collector
 
 from . import backends, masks
 from .architectures import eager_attention
-from .backends import AttentionInputs
+from .backends import AttentionInputs, FirstValues
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError
+from .first_layer import first_values
 from .functional import one_per_query_head
 
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
@@ -70,6 +72,7 @@ def graph_attn(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     graph_attn_layer: OperandLayer | None = None,
+    graph_attn_first: dict[str, FirstValues] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function registered with transformers as "hf_graphattn".
@@ -86,16 +89,16 @@ def graph_attn(
     graph_filter = _filter_of(module)
     as_eager = module.config._attn_implementation == AS_EAGER
 
-    def own(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def eager(x: Tensor) -> tuple[Tensor, Tensor | None]:
         """What the architecture's own eager attention returns with x in place of the values."""
         given = {"is_causal": is_causal, "position_bias": position_bias} | kwargs
         given = {name: each for name, each in given.items() if name in kwargs or each is not None}
-        eager = eager_attention(module)
-        mask = attention_mask
-        return eager(module, query, key, x, mask, dropout=dropout, scaling=scaling, **given)
+        return eager_attention(module)(
+            module, query, key, x, attention_mask, dropout=dropout, scaling=scaling, **given
+        )
 
     if graph_filter is None and as_eager:
-        return own(value)
+        return eager(value)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask, causal = masks.merge(
         attention_mask, position_bias, bool(causal) and not as_eager, query, key
@@ -107,7 +110,7 @@ def graph_attn(
         causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         dropout=dropout,
-        own=partial(_of_each_head, own, key.shape[1]),
+        own=partial(_of_each_head, eager, key.shape[1]),
         unknown=tuple(n for n in kwargs if kwargs[n] is not None and n not in HARMLESS),
     )
     if graph_attn_layer is not None and value is not graph_attn_layer.returned:
@@ -120,7 +123,11 @@ def graph_attn(
     if graph_filter is None:
         out, weights = _plain(inputs, value)
     else:
-        out, weights = _filtered(module, graph_filter, inputs, value, graph_attn_layer)
+        own = _of_queries(module, inputs, value, graph_attn_layer)
+        if graph_filter.reads_first:
+            first = first_values(module, graph_filter.stack, graph_attn_first, own, value)
+            inputs = replace(inputs, first=first)
+        out, weights = _filtered(graph_filter, inputs, own, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -144,16 +151,32 @@ def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | Non
     return attend(value), attend.matrix if record else None
 
 
+def _of_queries(
+    module: nn.Module, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
+) -> Tensor:
+    """The values of the queries' tokens, (B, H, Nq, D)."""
+    own = value if layer is None else one_per_query_head(layer.new_values, inputs.query)
+    new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
+    if own.shape[-2] != new:
+        raise GraphAttentionError(
+            f"{type(module).__name__} has {new} queries and {keys} keys: keys from a cache that "
+            f"the filter cannot use (pass use_cache=False), or of other tokens, where A has no "
+            f"square (leave such modules out with layers=(...))."
+        )
+    return own
+
+
 def _filtered(
-    module: Any,
     graph_filter: Any,
     inputs: AttentionInputs,
+    own: Tensor,
     value: Tensor,
     layer: OperandLayer | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(H V, H if recorded); with a cache, only the rows of the new tokens.
+    """(H V, H if recorded) of the values and those of the queries' tokens, `own`.
 
-    A recorded H is what the output is computed from, as in transformers' eager attention.
+    With a cache these are the rows of the new tokens. A recorded H is what the output is computed
+    from, as in transformers' eager attention.
     """
     record = _recording()
     name = backends.choose(
@@ -167,17 +190,8 @@ def _filtered(
         _say_attentions_need_eager(name)
         name = "eager"
     attend = backends.make(name, inputs)
-    own = value  # of the queries' tokens
     if layer is not None:
         attend = CachedAttention(attend, layer, value)
-        own = one_per_query_head(layer.new_values, inputs.query)
-    new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
-    if own.shape[-2] != new:
-        raise GraphAttentionError(
-            f"{type(module).__name__} has {new} queries and {keys} keys: keys from a cache that "
-            f"the filter cannot use (pass use_cache=False), or of other tokens, where A has no "
-            f"square (leave such modules out with layers=(...))."
-        )
     if not record:
         return graph_filter(attend, own), None
     if layer is not None and layer.keeps_rows:

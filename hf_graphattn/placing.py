@@ -32,6 +32,7 @@ from .configs import (
     replace_configs,
 )
 from .errors import refusal
+from .first_layer import begin_forward, name_stacks, takes_more
 from .interface import AS_EAGER, FILTER, NAME, before_attention
 from .multihead import MultiheadAttention, refuse_other_keys
 from .parallel import heads_mesh, share_heads
@@ -62,6 +63,10 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
     layers = [each for each in modules if each.is_self_attention]
     chosen = _choose_layers(layers, config)
     filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
+    name_stacks(
+        {name: each for name, each in filters.items() if each.reads_first},
+        [each.name for each in layers],
+    )
     if isinstance(model, PreTrainedModel):
         unverified = not all(each.is_verified for each in layers)
         as_eager = unverified or bool(own_attention(model)) or backend == backends.DELEGATE
@@ -69,6 +74,9 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
         _mark(model, config, AS_EAGER if as_eager else NAME, checked)
     for each in modules:
         _put_in(model, each, filters.get(each.name))
+    if any(each.reads_first for each in filters.values()):
+        for module in _models(model):
+            module.register_forward_pre_hook(begin_forward, with_kwargs=True)
     for module in torch_encoders(model):
         after_dropout.set_meanwhile(module, {"use_nested_tensor": False})
 
@@ -83,6 +91,8 @@ def take_out(model: nn.Module) -> None:
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
     for attention in attention_modules(model):
         _take_out(model, attention)
+    for module in _models(model):
+        _remove(module, begin_forward)
     for module in torch_encoders(model):
         after_dropout.set_back(module)
     for owner in owners:
@@ -130,6 +140,12 @@ def _build(
         allowed = after_dropout.backends_of(graph_filter, layer.module)
     elif isinstance(layer.module, MULTIHEAD):
         refuse_other_keys(layer.module)
+        if graph_filter.reads_first:
+            raise refusal(
+                "config",
+                config,
+                "a filter that reads one layer alone, in torch's nn.MultiheadAttention",
+            )
         allowed = tuple(name for name in allowed if name != backends.DELEGATE)
     graph_filter.backend = backends.check(backend, allowed)
     graph_filter.to(layer.device).train(layer.module.training)
@@ -205,8 +221,19 @@ def _take_out(model: nn.Module, attention: AttentionModule) -> None:
         return
     if attention.row is not None:
         after_dropout.take_out(module)
-    for key, hook in list(module._forward_pre_hooks.items()):
-        if hook is before_attention:
-            del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
+    _remove(module, before_attention)
     if hasattr(module, FILTER):
         delattr(module, FILTER)
+
+
+def _remove(module: nn.Module, pre_hook: Any) -> None:
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if hook is pre_hook:
+            del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
+
+
+def _models(model: nn.Module) -> list[nn.Module]:
+    """The transformers models in a model, itself too, that pass on arguments of their calls."""
+    return [
+        each for each in model.modules() if isinstance(each, PreTrainedModel) and takes_more(each)
+    ]

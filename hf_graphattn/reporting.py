@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+import itertools
+import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -68,13 +71,23 @@ class Table:
     rows: Sequence[Row]
 
     def __str__(self) -> str:
-        table = [self.headings, *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return self.text()
+
+    def text(self, width: int = sys.maxsize) -> str:
+        """The table, folded until it is no wider than `width`; inside of words at last."""
+        rows = [self.headings, *(row.cells() for row in self.rows)]
+        columns = [[*column] for column in zip(*rows, strict=True)]
+        widths = [max(map(len, column)) for column in columns]
+        longest = [max(map(len, " ".join(column).split())) for column in columns]
+        while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+            spaces = [(own > word, own) for own, word in zip(widths, longest, strict=True)]
+            widths[spaces.index(max(spaces))] -= 1
+        rows.insert(1, tuple("-" * own for own in widths))
         lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-            for cells in table
+            "  ".join(part.ljust(own) for part, own in zip(parts, widths, strict=True)).rstrip()
+            for cells in rows
+            for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
         ]
-        lines.insert(1, "  ".join("-" * width for width in widths))
         return "\n".join([self.title, *lines])
 
     def _repr_html_(self) -> str:

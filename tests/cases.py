@@ -217,3 +217,26 @@ VARIANT_CASES: dict[str, VariantCase] = {
 WITH_NEUTRAL = {name: case for name, case in VARIANT_CASES.items() if case.neutral}
 WITH_MATRIX = {name: case for name, case in VARIANT_CASES.items() if case.has_matrix}
 WITH_SCALARS = {name: case for name, case in VARIANT_CASES.items() if case.config.scalars}
+
+
+@dataclass(frozen=True)
+class FirstLayerCase:
+    """A variant whose filters read the first layer's values, V_0.
+
+    formula: (A, V, V_0, the learned scalar (H, 1, 1)) -> output (B, H, N, D).
+    """
+
+    config: ga.VariantConfig
+    formula: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+FIRST_LAYER_CASES = {
+    "neutreno": FirstLayerCase(
+        ga.NeuTRENOConfig(pull=0.6, trainable=("pull",)),
+        lambda matrix, value, first, pull: matrix @ value + pull * (first - value),
+    ),
+    "value_residual": FirstLayerCase(
+        ga.ValueResidualConfig(trainable=("share",)),
+        lambda matrix, value, first, share: matrix @ ((1 - share) * value + share * first),
+    ),
+}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from hf_graphattn.errors import refusal
 
-from .base import Attention, AttentionInputs, attention_matrix
+from .base import Attention, AttentionInputs, FirstValues, attention_matrix
 from .blockwise import BlockwiseAttention
 from .delegate import DelegateAttention
 from .eager import EagerAttention
@@ -120,6 +120,7 @@ __all__ = [
     "EAGER",
     "Attention",
     "AttentionInputs",
+    "FirstValues",
     "attention_matrix",
     "check",
     "choose",

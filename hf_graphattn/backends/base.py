@@ -12,11 +12,24 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True)
+class FirstValues:
+    """The values of the first layer of a stack, in the same forward.
+
+    rows: those of the queries' tokens, (B, H, Nq, D). every: those of all keys, (B, H, Nk, D).
+    has_graph: whether gradients were recorded when they were made.
+    """
+
+    rows: Tensor
+    every: Tensor
+    has_graph: bool
+
+
+@dataclass(frozen=True)
 class AttentionInputs:
     """The arguments of one call of an attention layer, in the one form that backends read.
 
     own: x -> A x, by the architecture's own attention. unknown: the names of arguments that only
-    that one knows the meaning of.
+    that one knows the meaning of. first: for the filters that read the first layer's values.
 
     query is (B, H, Nq, D) and key (B, H, Nk, D). `mask` is None, boolean (True = attend) or
     additive floating point, broadcastable to (B, H, Nq, Nk). `causal` is only True without a mask.
@@ -30,6 +43,7 @@ class AttentionInputs:
     dropout: float
     own: Callable[[Tensor], Tensor] | None = None
     unknown: tuple[str, ...] = ()
+    first: FirstValues | None = None
 
 
 def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tensor:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.errors import refusal
+from hf_graphattn.backends import AttentionInputs, FirstValues
+from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.kernels.base import Kernel
 
 
@@ -141,6 +141,28 @@ def every_value(attend: Attend, value: Tensor) -> Tensor:
     return value if attend.every_value is None else attend.every_value
 
 
+def first_values(attend: Attend) -> FirstValues:
+    """The values of the first layer of the stack, in this forward.
+
+    Raises:
+        GraphAttentionError: there are none, since the filter is not in a patched model.
+    """
+    if attend.inputs.first is None:
+        raise GraphAttentionError(
+            "this filter reads the values of the first layer, which only a transformers model that "
+            "patch_model has patched passes on to the others. Use another filter here."
+        )
+    return attend.inputs.first
+
+
+def no_matrix(variant: str, why: str) -> GraphAttentionError:
+    """The error of a filter whose output is no matrix times the values."""
+    return GraphAttentionError(
+        f"variant {variant!r} has no matrix H: its output, {why}, is no matrix times the values. "
+        f"Pass output_attentions=False, and do not diagnose a model that has it."
+    )
+
+
 Term = tuple[float | Tensor, Tensor]  # a number, (H, 1, 1) or (B, H, N, 1), times (B, H, N, D)
 
 
@@ -163,8 +185,11 @@ class GraphFilter(nn.Module):
     )
     # Its own kernels, by the backend that runs them; the other backends compute `attend`.
     kernels: ClassVar[Mapping[str, Kernel]] = {}
+    # Whether it reads the values of the first layer of its stack, `attend.inputs.first`.
+    reads_first: ClassVar[bool] = False
     backend: str = "auto"  # what the user asked for; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first; a cache keeps what they are given
+    stack: str = ""  # the layers that it is one of; set by `patch_model` where `reads_first`
     is_shared: bool = False  # whether each process has a part of the heads; set by `share_heads`
 
     def __init__(self, config: VariantConfig, num_heads: int) -> None:

@@ -76,9 +76,9 @@ class LASERFilter(GraphFilter):
         raised = (clamped - greatest).exp().to(value.dtype)
         # Not `attend` itself: with a cache its first call is on the values of all keys as they are.
         total = make(attend.name, attend.inputs)(raised).to(precise)
-        seen = total > 0.0
-        logarithm = total.where(seen, 1.0).log() + greatest
-        return logarithm.where(seen, 0.0).to(value.dtype)
+        nothing = total == 0.0
+        logarithm = total.masked_fill(nothing, 1.0).log() + greatest
+        return logarithm.masked_fill(nothing, 0.0).to(value.dtype)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """Raise `GraphAttentionError`: no matrix times the values is the output."""

@@ -11,7 +11,7 @@ import pytest
 from tiny import MODELS
 
 import hf_graphattn as ga
-from hf_graphattn.command import folded, main
+from hf_graphattn.command import main
 
 QUICK = """
 import sys
@@ -153,7 +153,7 @@ def test_help_and_wrong_arguments_import_neither_torch_nor_transformers() -> Non
 @pytest.mark.parametrize("width", [30, 80, 100, 10**9])
 def test_a_table_is_folded_and_loses_no_word(width: int) -> None:
     table = ga.report(ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(trainable=("w_0", "w_K"))))
-    title, *lines = folded(table, width).splitlines()
+    title, *lines = table.text(width).splitlines()
     assert title == table.title
     assert max(map(len, lines)) <= width
     (ruled,) = [i for i, line in enumerate(lines) if set(line) == {"-", " "}]
@@ -175,4 +175,4 @@ def test_only_a_terminal_folds(
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     main(["report", str(patched_folder)])
-    assert capsys.readouterr().out == f"{folded(table, 90)}\n" != f"{table}\n"
+    assert capsys.readouterr().out == f"{table.text(90)}\n" != f"{table}\n"

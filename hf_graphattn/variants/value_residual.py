@@ -1,0 +1,79 @@
+"""Value residual, of ResFormer and SVFormer: arXiv 2410.17897.
+
+    out = A ((1 - share) V + share V_0)
+
+V_0 are the values of the model's first layer, of the same token and head. ResFormer has share = 1/2
+in every layer but the first, where V_0 = V; SVFormer has share = 1, so that all layers attend to
+the first one's values. The authors' code learns nothing. Any other share, and learning it for each
+head, are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from hf_graphattn.backends import make
+from hf_graphattn.errors import GraphAttentionError
+
+from .base import (
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    combination,
+    every_value,
+    first_values,
+    no_matrix,
+    setting,
+)
+from .registry import register
+
+
+@register("value_residual")
+@dataclass(frozen=True)
+class ValueResidualConfig(VariantConfig):
+    """Value residual (arXiv 2410.17897): `A ((1 - share) V + share V_0)`, V_0 the first layer's.
+
+    It is plain attention at share = 0. ResFormer trains from scratch with share = 0.5. For a
+    pretrained checkpoint start at 0 and learn it:
+    `ValueResidualConfig(share=0.0, trainable=("share",))`. It has no matrix H.
+    """
+
+    scalars: ClassVar[tuple[str, ...]] = ("share",)
+
+    share: float = setting(0.5, "the share of the first layer's values, 1 is all")
+
+    @classmethod
+    def svformer(cls, **settings: Any) -> Self:
+        """SVFormer: every layer attends to the first one's values, share = 1."""
+        return cls(**{"share": 1.0} | settings)
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return ValueResidualFilter(self, num_heads)
+
+
+class ValueResidualFilter(GraphFilter):
+    """The filter of `ValueResidualConfig`: one pass of attention."""
+
+    reads_first = True
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        share, values = self.scalar("share"), every_value(attend, value)
+        first = first_values(attend).every
+        if first.shape != values.shape:
+            raise GraphAttentionError(
+                f"the first layer keeps the values of {first.shape[-2]} tokens, and this one of "
+                f"{values.shape[-2]}: variant 'value_residual' needs a cache that keeps as many in "
+                f"each layer. Pass use_cache=False."
+            )
+        mixed = combination((1.0, values), (share, first), (-share, values))
+        # Not `attend` itself: with a cache its first call is on the values of all keys as they are.
+        return make(attend.name, attend.inputs)(mixed)
+
+    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
+        """Raise `GraphAttentionError`: no matrix times the values is the output."""
+        raise no_matrix(
+            "value_residual", "A ((1 - share) V + share V_0), has another layer's values"
+        )

@@ -217,9 +217,10 @@ _ROWS: dict[str, dict[str, Any]] = {
         "pixel_values": (2, 1, 3, 32, 32),
         "pixel_attention_mask": partial(torch.ones, 2, 1, dtype=torch.bool),
     },
-    "dac neucodec pe_audio pe_audio_encoder pe_audio_video xcodec": {"input_values": (2, 1, 1920)},
+    "dac pe_audio pe_audio_encoder pe_audio_video xcodec": {"input_values": (2, 1, 1920)},
+    "neucodec": {"input_values": lambda: 100 * torch.randn(2, 1, 1920)},  # loud enough for codes
     "xcodec2": {
-        "input_values": (2, 1, 1920),
+        "input_values": lambda: 100 * torch.randn(2, 1, 1920),
         "input_features": (2, 6, 16),
         "input_features_mask": _ones(2, 6),
     },

@@ -112,7 +112,7 @@ def _spread(model: PreTrainedModel) -> None:
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if tensor.dim() < 2 or not tensor.numel() or not tensor.is_floating_point():
             continue
-        width = 0.08 if tensor.dim() == 2 else (0.5 / tensor[0].numel()) ** 0.5
+        width = 0.06 if tensor.dim() == 2 else (0.5 / tensor[0].numel()) ** 0.5
         if not tensor.abs().max() > 1e-6:  # which NaN, of memory that no one filled, is not either
             tensor.data.normal_(std=width)
         elif tensor.requires_grad and "embed" not in name and 0 < tensor.std() < width:

@@ -169,6 +169,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "unlimited_ocr_text": {"num_key_value_heads": 4},  # its eager attention knows no groups
     "timesfm2_5": {"context_length": 256},
     "bert-generation": {"is_decoder": True},
+    "swin2sr": {"image_size": 32, "depths": [2, 2], "num_heads": [4, 4]},
+    "xlstm": {"hidden_size": 128},
+    "nemotron_h_omni": {"audio_config": None},
+    "omdet-turbo": {
+        "apply_layernorm_after_vision_backbone": False,
+        "class_embed_dim": 64,
+        "text_projection_in_dim": 64,
+        "text_projection_out_dim": 64,
+        "text_config": {"hidden_size": 64},
+        "encoder_in_channels": [64, 128, 256],
+    },
     "sapiens2": {
         "head_config": {
             "upsample_out_channels": [32],

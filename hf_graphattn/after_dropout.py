@@ -131,14 +131,16 @@ def backends_of(graph_filter: GraphFilter, module: nn.Module) -> tuple[str, ...]
     """The backends by which the filter can be computed there: H is formed of the class's own A.
 
     Raises:
-        GraphAttentionError: it is not linear in the values, and so has no H without them.
+        GraphAttentionError: it is not linear in the values, and so has no H without them; or it
+            reads more of the attention than A, and so cannot be left to the architecture's own.
     """
-    if type(graph_filter).matrix is not GraphFilter.matrix:
+    is_linear = type(graph_filter).matrix is GraphFilter.matrix
+    if not is_linear or DELEGATE not in graph_filter.backends:
         raise refusal(
             "config",
             graph_filter.variant_config,
-            f"a filter that is linear in the values, since {type(module).__name__} computes "
-            f"attention by itself: its A can be replaced by H, and nothing else",
+            f"a filter made of A alone and linear in the values, since {type(module).__name__} "
+            f"computes attention by itself: its A can be replaced by H, and nothing else",
         )
     return (EAGER, DELEGATE)
 

@@ -21,9 +21,17 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.backends import make
-from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.errors import refusal
 
-from .base import Attend, GraphFilter, VariantConfig, every_value, finite_number, setting
+from .base import (
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    every_value,
+    finite_number,
+    no_matrix,
+    setting,
+)
 from .registry import register
 
 
@@ -82,7 +90,4 @@ class LASERFilter(GraphFilter):
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """Raise `GraphAttentionError`: no matrix times the values is the output."""
-        raise GraphAttentionError(
-            "variant 'laser' has no matrix H: its output, log(A exp(V)), is no matrix times the "
-            "values. Pass output_attentions=False, and do not diagnose a model that has it."
-        )
+        raise no_matrix("laser", "log(A exp(V))")

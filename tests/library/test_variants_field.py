@@ -11,6 +11,7 @@ from refusals import refused
 from tensors import error, inputs_of, mask_of, states
 from tiny import MODELS, ROWS, inputs
 from torch import Tensor
+from zoo import batches, models
 
 import hf_graphattn as ga
 from hf_graphattn.backends import choose, make
@@ -157,6 +158,14 @@ def test_arguments_of_unknown_meaning_are_refused(config: ga.VariantConfig) -> N
         choose("auto", config.build(4).backends, inputs)
 
 
+@pytest.mark.parametrize("config", [ga.ShapedConfig(), ga.AttnScaleConfig(), ga.XSAConfig()])
+def test_a_class_that_shows_its_matrix_alone_is_refused(config: ga.VariantConfig) -> None:
+    model = models.build("deberta-v2")
+    with refused("config", type(config).__name__, "linear in the values", "A alone"):
+        ga.patch_model(model, config, check=batches.inputs(model, "right"))
+    assert not ga.is_patched(model)
+
+
 # LASER
 
 
@@ -204,6 +213,14 @@ def test_a_row_of_which_all_is_dropped_is_zero() -> None:
     assert out.isfinite().all()
     assert value.grad is not None
     assert value.grad.isfinite().all()
+
+
+def test_laser_hides_no_fault() -> None:
+    value = torch.randn(1, 4, 7, 8)
+    value[:, 0, 3] = torch.nan
+    out = output(ga.LASERConfig(), "eager", value)
+    assert out[:, 0].isnan().all()
+    assert out[:, 1:].isfinite().all()
 
 
 def test_laser_has_no_matrix() -> None:

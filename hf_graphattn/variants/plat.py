@@ -45,7 +45,7 @@ class PLaTConfig(VariantConfig):
     """p-LaT (arXiv 2311.03235): each weight of A times `(|v_x - v_y|^2 + eps)^((p-2)/2)`.
 
     `p` is one number or several; the heads are split evenly among several, in order. It is plain
-    attention at p = 2.
+    attention at p = 2. The paper gives three heads (1.5, 1.5, 2.5). eps is ours.
     """
 
     scalars: ClassVar[tuple[str, ...]] = ("p",)

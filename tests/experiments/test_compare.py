@@ -14,14 +14,17 @@ import warm
 from sklearn.metrics import matthews_corrcoef
 from tiny_run import COLA, trainer
 
+import hf_graphattn as ga
 from finetune import compare, glue
 from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
-from finetune.experiments import command_line, examples, record, tables, verdicts
+from finetune.experiments import arms, command_line, examples, record, tables, verdicts
 from finetune.experiments.arms import Arm
 from finetune.experiments.gather import ArmResult, TaskResult
 from finetune.experiments.grid import Cell
 from finetune.experiments.runs import Run
+from finetune.models.loading import filter_statistics
+from finetune.settings import recipes
 
 SCRIPT = str(Path(glue.__file__))
 
@@ -81,6 +84,25 @@ def test_arms_see_the_same_rows_and_begin_with_the_same_head(tmp_path: Path) -> 
     assert orders[0] == orders[1] == orders[2]
     assert orders[0][:2] != orders[0][2:]  # the epochs differ in their order
     assert all(torch.equal(heads[0], head) for head in heads)
+
+
+FIELD = arms.read(str(Path(SCRIPT).with_name("arms") / "field.yaml"))
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_an_arm_of_the_field_begins_as_plain_attention_and_learns(
+    tmp_path: Path, name: str
+) -> None:
+    plain = trainer(tmp_path)
+    words = recipes.words({"variant": name, **FIELD[name]})
+    run = trainer(tmp_path, *words, "--max_train_steps", "1")
+    if name == "twicing":
+        assert run.settings.variant == ga.PolynomialConfig.twicing()
+    else:
+        assert run.evaluate() == pytest.approx(plain.evaluate(), abs=1e-6)
+    run.train()
+    moved = filter_statistics(run.model, run.first_scalars)["filter_max_moved"]
+    assert (moved or 0.0) > 0.0 or name in ("none", "twicing")
 
 
 def test_everything_is_written(compared: Path) -> None:

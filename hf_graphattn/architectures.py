@@ -61,7 +61,14 @@ INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function 
 # How the parts of the path of a cross-attention module are called; the name alone misses some.
 CROSS = ("cross", "encoder_attn", "encdecattention", "encoder_decoder_att", "token_to_image")
 MULTIHEAD = nn.MultiheadAttention
-HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_query_heads")
+HEADS = (
+    "num_heads",
+    "num_attention_heads",
+    "n_heads",
+    "n_head",
+    "num_query_heads",
+    "decoder_self_attention_heads",
+)
 
 
 @dataclass(frozen=True)

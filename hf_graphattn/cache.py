@@ -180,10 +180,10 @@ def operand_layer(
         return None
     layer = _layer(cache, index)
     if not isinstance(layer, OperandLayer):
-        filled = layer.is_initialized and int(layer.get_seq_length()) > 0
+        kind = _WITH_OPERANDS.get(type(layer))
+        filled = kind is not None and layer.is_initialized and int(layer.get_seq_length()) > 0
         if training and not filled:
             return None
-        kind = _WITH_OPERANDS.get(type(layer))
         if kind is None or cache.offloading or (filled and operands > 0):
             raise GraphAttentionError(_why_not(cache, layer, filled))
         layer = cache.layers[index] = _replacement(layer, kind, operands, groups)

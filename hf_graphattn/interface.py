@@ -208,7 +208,7 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
 
     Raises:
         GraphAttentionError: the model's attention implementation was changed after patching; or
-            the module turns out to be cross-attention.
+            the module turns out to be cross-attention, or to have no layer of the cache.
     """
     implementation = module.config._attn_implementation
     if implementation not in NAMES:
@@ -229,9 +229,15 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
     if not caches:
         return args, kwargs
     graph_filter = getattr(module, FILTER)
+    index = kwargs.get("layer_idx", module.layer_idx)
+    if index is None:
+        raise GraphAttentionError(
+            f"{type(module).__name__} does not say which layer of a cache is its own, since layers "
+            f"share it, so a graph filter cannot generate with a cache. Pass use_cache=False."
+        )
     layer = operand_layer(
         caches[0],
-        module.layer_idx,
+        index,
         graph_filter.operands,
         getattr(module, "num_key_value_groups", 1),
         module.training,

@@ -14,8 +14,10 @@ CONFIGS = {
     "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.3),
     "laser": ga.LASERConfig(clamp=5.0),
+    "neutreno": ga.NeuTRENOConfig(trainable=("pull",)),
     "polynomial": ga.PolynomialConfig(coefficients=(0.1, 0.8, 0.2)),
     "shaped": ga.ShapedConfig(gamma=0.2),
+    "value_residual": ga.ValueResidualConfig(trainable=("share",)),
     "xsa": ga.XSAConfig(exclusion=0.5, trainable=("exclusion",)),
 }
 

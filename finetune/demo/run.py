@@ -31,7 +31,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-import hf_graphattn as ga
 import tasks
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
@@ -41,7 +40,7 @@ FAMILIES = ("glue", "lm", "code_classification")
 BRIEFLY = (NO_VARIANT, "gfsa")  # what is shown of the families after the first
 MOST_WORKERS = 4  # each takes a gigabyte of memory
 
-# What the flags of finetune/arms/fine-tuning.yaml are called; other variants go by their names.
+# What the arms of finetune/arms/fine-tuning.yaml are called; others go by their names.
 TITLES = {
     NO_VARIANT: "plain attention",
     "gfsa": "GFSA, w_K learned from 0",
@@ -113,7 +112,7 @@ class Run:
 
 
 def planned() -> list[Run]:
-    """The rows: every variant with the first script, and a few with the others."""
+    """The rows: every arm with the first script, and a few with the others."""
     attentions = list(shown_attentions())
     return [
         Run(family, title, flags)
@@ -124,13 +123,13 @@ def planned() -> list[Run]:
 
 
 def shown_attentions() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Titles and flags: plain attention and each registered variant as README advises."""
+    """Titles and flags: the arms of fine-tuning.yaml, and the paper's p-LaT beside its own."""
     advised, papers = (
         recipes.load("arms", str(ROOT / "finetune" / "arms" / name), "name: {flag: value}")
         for name in ("fine-tuning.yaml", "papers.yaml")
     )
-    for variant in (NO_VARIANT, *ga.variant_configs()):
-        yield TITLES.get(variant, variant), {"variant": variant, **advised.get(variant, {})}
+    for variant, flags in advised.items():
+        yield TITLES.get(variant, variant), {"variant": variant, **flags}
         if variant == "plat":
             yield PAPERS_P, {"variant": variant, **papers[variant]}
 

@@ -1,4 +1,4 @@
-"""The demo's plan: every variant is in it, its flags parse, the table shows what was measured."""
+"""The demo's plan: the arms for fine-tuning are in it, its flags parse, the table shows what was measured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import hf_graphattn as ga
 import tasks
 from finetune.demo import run
 from finetune.demo.run import Run
+from finetune.settings.recipes import load
 
 RUNS = run.planned()
+ARMS = run.ROOT / "finetune" / "arms" / "fine-tuning.yaml"
 
 
 @pytest.fixture
@@ -28,9 +29,9 @@ def settings(row: Run) -> Any:
     return importlib.import_module(f"finetune.{row.family}").SCHEMA.parse(row.words)
 
 
-def test_every_variant_is_shown_as_the_readme_advises() -> None:
+def test_the_arms_for_fine_tuning_are_shown() -> None:
     shown = [row.flags["variant"] for row in RUNS if row.family == "glue"]
-    assert set(shown) == {"none", *ga.variant_configs()}
+    assert set(shown) == set(load("arms", str(ARMS), "name: {flag: value}"))
     assert set(run.TITLES) <= set(shown)
     assert shown[0] == "none"  # the row that is launched, and that the others are compared with
     assert len({row.folder for row in RUNS}) == len(RUNS)

@@ -1,4 +1,4 @@
-"""The demo's plan: the arms for fine-tuning are in it, its flags parse, the table shows what was measured."""
+"""The demo's plan: every arm for fine-tuning, whose flags parse; the table shows what was found."""
 
 from __future__ import annotations
 

@@ -57,12 +57,13 @@ class Trainer:
         if rate is None and self.first_scalars:
             rate = DEFAULT_FILTER_RATE
         groups = ga.optimizer_groups(
-            model,
-            train.learning_rate,
-            weight_decay=train.weight_decay,
-            filter_learning_rate=rate,
+            model, train.learning_rate, weight_decay=train.weight_decay, filter_learning_rate=rate
         )
-        optimizer = torch.optim.AdamW(groups, fused=True)
+        betas = (train.adam_beta1, train.adam_beta2)
+        # The groups have rates of their own; min_lr of a schedule is compared to this one.
+        optimizer = torch.optim.AdamW(
+            groups, train.learning_rate, betas, train.adam_epsilon, fused=True
+        )
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
         self.updates = Updates(
             loader,
@@ -74,7 +75,8 @@ class Trainer:
         self.validation = {n: accelerator.prepare(x) for n, x in loaders.validation.items()}
         self.test = {n: accelerator.prepare(x) for n, x in loaders.test.items()}
         self.epochs, self.steps, warm_up = plan(self.updates.batches, train)
-        schedule = get_scheduler(train.lr_scheduler_type, optimizer, warm_up, self.steps)
+        kind, own = train.lr_scheduler_type, train.schedule_settings
+        schedule = get_scheduler(kind, optimizer, warm_up, self.steps, own)
         self.schedule = accelerator.prepare(schedule)
         self.progress = Progress()
         self.directions = {

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from inspect import signature
+from typing import Any, Literal
+
+import torch
+from transformers import SchedulerType, get_scheduler
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from finetune.errors import refusal
 from finetune.settings.flags import at_least, flag
@@ -97,6 +103,9 @@ class TrainArguments(CheckpointArguments):
     per_device_eval_batch_size: int = flag("Evaluation batch of one process.", 8)
     learning_rate: float = flag("Highest learning rate.", 5e-5)
     weight_decay: float = flag("AdamW's; biases, norms and the filter's scalars have none.", 0.0)
+    adam_beta1: float = flag("AdamW's, of the mean of the gradients.", 0.9)
+    adam_beta2: float = flag("AdamW's, of the mean of their squares.", 0.999)
+    adam_epsilon: float = flag("AdamW's, added to the root of that mean.", 1e-8)
     num_train_epochs: int = flag("Passes over the training rows.", 3)
     max_train_steps: int | None = flag("Updates, instead of num_train_epochs.")
     gradient_accumulation_steps: int = flag("Batches an update.", 1)
@@ -108,7 +117,11 @@ class TrainArguments(CheckpointArguments):
         "constant",
         "constant_with_warmup",
         "inverse_sqrt",
+        "cosine_with_min_lr",
     ] = flag("Schedule of the learning rate.", "linear")
+    lr_scheduler_kwargs: str | None = flag(
+        "Settings of that schedule, as JSON: '{\"min_lr_rate\": 0.1}' with cosine_with_min_lr."
+    )
     num_warmup_steps: int = flag("Updates until the highest learning rate.", 0)
     warmup_ratio: float = flag("The same, as a share of all updates.", 0.0)
     max_grad_norm: float = flag("Longer gradients are clipped to this norm; 0 is never.", 1.0)
@@ -125,7 +138,11 @@ class TrainArguments(CheckpointArguments):
         at_least(self, 1, "per_device_train_batch_size", "per_device_eval_batch_size")
         at_least(self, 1, "num_train_epochs", "max_train_steps", "gradient_accumulation_steps")
         at_least(self, 0, "learning_rate", "weight_decay", "num_warmup_steps", "max_grad_norm")
-        at_least(self, 0, "seed", "warmup_ratio")
+        at_least(self, 0, "seed", "warmup_ratio", "adam_beta1", "adam_beta2", "adam_epsilon")
+        for name in ("adam_beta1", "adam_beta2"):
+            if getattr(self, name) >= 1:
+                raise refusal(name, getattr(self, name), "0 to below 1", "Give such a number.")
+        _check_schedule(self)
         if self.warmup_ratio > 1:
             remedy = "Give the warm-up's share of the run."
             raise refusal("warmup_ratio", self.warmup_ratio, "0 to 1", remedy)
@@ -136,3 +153,26 @@ class TrainArguments(CheckpointArguments):
                 f"0 beside num_warmup_steps {self.num_warmup_steps}",
                 "Give only one of the two.",
             )
+
+    @property
+    def schedule_settings(self) -> dict[str, Any]:
+        """What `lr_scheduler_kwargs` says."""
+        found: dict[str, Any] = json.loads(self.lr_scheduler_kwargs or "{}")
+        return found
+
+
+def _check_schedule(train: TrainArguments) -> None:
+    """Raise ``ValueError`` if the schedule does not take its settings, or needs others."""
+    kind, given = train.lr_scheduler_type, train.lr_scheduler_kwargs
+    everywhere = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
+    function: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(kind)]
+    own = sorted(set(signature(function).parameters) - everywhere)
+    allowed = f"a JSON object with {', '.join(own) or 'nothing'}"
+    try:
+        settings = json.loads(given or "{}")
+        if not (isinstance(settings, dict) and set(settings) <= set(own)):
+            raise TypeError("Other settings would be passed over")
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=train.learning_rate)
+        get_scheduler(kind, optimizer, 0, 2, settings)
+    except (TypeError, ValueError) as error:
+        raise refusal(f"lr_scheduler_kwargs of {kind}", given, allowed, f"{error}.") from error

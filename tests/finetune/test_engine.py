@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_linear_schedule_by_number(tmp_path: Path) -> None:
     assert run.train().learning_rates == pytest.approx(
         [0.002, 0.004, 0.006, 0.008, *(0.008 * left / 6 for left in (5, 4, 3, 2, 1, 0))]
     )
+
+
+@pytest.mark.parametrize("lowest", ['{"min_lr": 0.002}', '{"min_lr_rate": 0.25}'])
+def test_a_schedule_with_a_lowest_rate_and_the_optimizers_settings(
+    tmp_path: Path, lowest: str
+) -> None:
+    schedule = ("--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", lowest)
+    flags = "--learning_rate 0.008 --adam_beta1 0.8 --adam_beta2 0.99 --adam_epsilon 1e-6"
+    run = trainer(tmp_path, *flags.split(), *schedule, "--max_train_steps", "4", count=8)
+    found = {(*group["betas"], group["eps"]) for group in run.optimizer.param_groups}
+    assert found == {(0.8, 0.99, 1e-6)}
+    shares = [(1 + math.cos(math.pi * step / 4)) / 2 for step in (1, 2, 3, 4)]
+    expected = [0.002 + 0.006 * share for share in shares]
+    assert run.train().learning_rates == pytest.approx(expected)
 
 
 def test_schedule_counts_updates_under_accumulation(tmp_path: Path) -> None:

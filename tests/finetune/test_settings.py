@@ -90,6 +90,12 @@ def test_one_name_with_two_types_is_refused() -> None:
         ("--filter_learning_rate -1", "filter_learning_rate is -1"),
         ("--warmup_ratio 2", r"warmup_ratio is 2\.0; allowed: 0 to 1"),
         ("--warmup_ratio 0.1 --num_warmup_steps 5", "0 beside num_warmup_steps 5"),
+        ("--adam_beta2 1", r"adam_beta2 is 1\.0; allowed: 0 to below 1\."),
+        ("--adam_epsilon -1", r"adam_epsilon is -1\.0; allowed: a number of at least 0"),
+        ("--lr_scheduler_type cosine_with_min_lr", "is None; allowed: .* min_lr, min_lr_rate.*One"),
+        ('--lr_scheduler_kwargs {"power":2}', "of linear is .*power.*; allowed: .*with nothing"),
+        ("--lr_scheduler_kwargs [1]", "a JSON object with nothing"),
+        ("--lr_scheduler_kwargs {", "a JSON object with nothing. Expecting property name"),
         ("--no_such_flag 1", "no_such_flag"),
     ],
 )

@@ -38,7 +38,7 @@ SECONDS = 180  # for one type
 NONE, UNBUILT, ALIAS = "out of reach", "not built", "see"
 MEANING = {
     EXACT: "as the architecture's own attention, to 1e-5, or 1e-4 where the model cannot run in "
-    "float64; gradients to 1e-4 and 1e-3; saved and PEFT: the same bits after loading",
+    "float64; gradients to 1e-4 and 1e-3; saved and PEFT: weights bit for bit, outputs to 1e-5",
     REFUSED: "by the library, in the words of the last column",
     FAILS: "with another error",
     WRONG: "what a check finds, and `patch_model` then refuses",
@@ -54,8 +54,7 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
   version of transformers. They are in `hf_graphattn/verified.json`.
 - {unlisted} others have attention in reach: `patch_model(model, config, check=batch)` compares
   first on your own model and inputs, and refuses what is not exact.
-- {none} are out of reach: their attention does not go through transformers' interface, or they
-  have none.
+- {none} are out of reach: they compute attention by themselves, or have none.
 - {unbuilt} could not be built here, so nothing is known: a check on a real one decides. {alias} are
   other names of a type.
 

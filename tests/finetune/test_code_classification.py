@@ -106,10 +106,10 @@ def test_recipes_of_the_papers_parse(path: Path, tmp_path: Path) -> None:
         generates = path.stem.startswith("devign-codet5")
         assert (settings.model.objective == "generate") == generates
         assert settings.data.max_length == 512
+        train = settings.train
+        assert train.per_device_train_batch_size == 16
         if path.stem.startswith("devign"):
-            train = settings.train
             assert (train.num_train_epochs, train.early_stopping_patience) == (10, 2)
-            assert train.per_device_train_batch_size == 16
     else:
         settings = glue.SCHEMA.parse(["--recipe", str(path), "--seed", "7"])
         orders = {"bert": (4, -0.01), "roberta": (6, -0.05), "albert": (10, 0.05)}

@@ -156,6 +156,21 @@ def test_recipes_of_the_papers_table(recipe: str, task: str, order: int, epochs:
     assert tasks.get(task, "lm").word_level
 
 
+def test_the_character_recipe_is_nanogpts() -> None:
+    path = RECIPES / "shakespeare-char-laplacian.yaml"
+    train = lm.SCHEMA.parse(["--recipe", str(path)]).train
+    assert (train.learning_rate, train.schedule_settings) == (1e-3, {"min_lr": 1e-4})
+    assert (train.adam_beta1, train.adam_beta2, train.weight_decay) == (0.9, 0.99, 0.1)
+    assert (train.num_warmup_steps, train.max_train_steps, train.max_grad_norm) == (100, 5000, 1)
+    assert train.keeps_best
+
+
+def test_the_recipe_of_plats_language_model() -> None:
+    found = lm.SCHEMA.parse(["--recipe", str(RECIPES / "wikitext103-gpt2-plat.yaml")])
+    assert found.variant == ga.PLaTConfig(p=(1.5, 2.5))
+    assert (found.data.block_size, found.data.stride, found.train.max_grad_norm) == (256, 1, 0.25)
+
+
 def test_the_character_recipe_in_small(tmp_path: Path) -> None:
     text = tmp_path / "plays.txt"
     text.write_text("".join(f"FIRST CITIZEN {i}:\nSpeak, speak.\n\n" for i in range(60)))
@@ -168,7 +183,7 @@ def test_the_character_recipe_in_small(tmp_path: Path) -> None:
         ]
     )
     assert (results["steps"], results["settings"]["step"]) == (2, 1.0)
-    assert results["settings"]["lr_scheduler_type"] == "cosine"
+    assert results["best"]["metric"] == "eval_loss"
     loaded = ga.from_pretrained(tmp_path / "out", auto_class=AutoModelForCausalLM)
     assert loaded.config.graph_attn["variant"] == "laplacian"
     assert loaded.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path / "out"))

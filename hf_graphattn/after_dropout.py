@@ -62,7 +62,8 @@ class AfterDropout:
                 f"cache that the filter cannot use (pass use_cache=False), or of other tokens, "
                 f"where A has no square (leave such modules out with layers=(...))."
             )
-        products = OwnProducts.active.get()
+        # torch.compile cannot trace a ContextVar; nothing is checked while it traces.
+        products = None if torch.compiler.is_compiling() else OwnProducts.active.get()
         if products is not None:
             products.expect(matrix, graph_filter, name)
             return matrix

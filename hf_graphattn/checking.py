@@ -167,7 +167,8 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
             for encoder in torch_encoders(made):
                 encoder.use_nested_tensor = False  # which gives zeros in the place of padding
             run = partial(_outputs, made, batch, masks, dtype)
-            if not any(each.isnan().any() for each in run()):
+            # Where padding is too: 0 times NaN is NaN, which a second A would give to tokens.
+            if not any(each.isnan().any() for each in _outputs(made, batch, [], dtype)):
                 break
         except Exception as error:
             if dtype == torch.float32:

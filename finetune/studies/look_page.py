@@ -35,9 +35,10 @@ def section(name: str, folder: Path) -> list[str]:
         "",
         *Table(HEADINGS, [list(_rows(found, task)) for task in compared]).markdown(),
         "",
-        "The papers hold that their filters keep tokens from growing alike: a lower cosine, more "
-        f"high-frequency energy, a higher rank than plain attention has. {verdict(compared)} Means "
-        "over the seeds; differences paired by seed, p corrected over the arms of a statistic. The "
+        "GFSA's and p-LaT's papers hold that their filters keep tokens from growing alike: a lower "
+        "cosine, more high-frequency energy, a higher rank than plain attention has. That of A - I "
+        f"calls it Laplacian smoothing, and claims no such thing. {verdict(compared)} Means over "
+        "the seeds; differences paired by seed, p corrected over the arms of a statistic. The "
         f"figures are of seed {seeds[0]}.",
         "",
         *(f"![{f} by depth]({folder.name}/{name}-{f}.png)" for f in found["figures"]),

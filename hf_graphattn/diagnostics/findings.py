@@ -112,10 +112,9 @@ def _largest(diagnosis: Measurements, part: Part) -> str:
 
 def _homophily(diagnosis: Measurements, part: Part) -> str:
     share = part.by_head["homophily"].mean
-    kind = "mostly homophilic" if share.mean() > 0.5 else "mostly heterophilic"
-    return (
-        f"{share.mean():.1%} of the pairs, {share.min():.1%} to {share.max():.1%} a head: {kind}."
-    )
+    every, none = float((share == 1).mean()), float((share == 0).mean())
+    told = f"{share.mean():.1%} of the pairs, {share.min():.1%} to {share.max():.1%} a head"
+    return f"{told}; all pairs in {every:.0%} of the heads, none in {none:.0%}."
 
 
 def _entropy(diagnosis: Measurements, part: Part) -> str:
@@ -178,7 +177,8 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
     "frequency_response": (
         "Frequency response",
         "GFSA (Fig. 2, 4, 5): plain attention is a low-pass filter; the learned filter also lets "
-        "higher graph frequencies through.",
+        "higher graph frequencies through. A causal matrix is triangular, and its eigenvalues are "
+        "its diagonal: there the figure shows how much each token looks at itself.",
         _response,
     ),
     "high_to_dc": (
@@ -189,21 +189,27 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
     ),
     "energy": (
         "p-Dirichlet energy",
-        "p-LaT (Theorem 3.4): a step of attention lowers the energy J of the values. Here J is "
-        "weighted with A itself; trained attention, not symmetric, need not obey. A filter that "
-        "only makes the values smaller lowers J too.",
+        "p-LaT (Theorem 3.4): from the output of a layer to that of the next the energy J does not "
+        "rise, for any p. Here J is that of one layer's values before and after its filter, "
+        "weighted with A itself, which the theorem does not speak of; trained attention, not "
+        "symmetric, need not obey. A filter that only makes the values smaller lowers J too.",
         _energy,
     ),
     "largest_eigenvalue": (
         "Largest eigenvalue",
-        "p-LaT (Theorem 4.4) is about the largest eigenvalue of the weighted matrix: above 1, a "
-        "layer can amplify. Plain attention's is 1, since its rows sum to 1.",
+        "p-LaT (Theorem 4.4): if a layer is low-pass, and the largest eigenvalue not that of the "
+        "constant vector, it is at most 1. So where such a one is above 1 the layer is not "
+        "low-pass; one below proves nothing. Plain attention's is 1, since its rows sum to 1. A "
+        "causal H has its diagonal as eigenvalues. That of p-LaT is A_xx eps^((p-2)/2), and A_xx "
+        "is 1 for the first token: the largest is then eps^((p-2)/2) whatever the data, and eps is "
+        "ours, since the paper does not say what a token's factor with itself is.",
         _largest,
     ),
     "homophily": (
         "Homophily",
-        "p-LaT (Def. 4.5): pairs of tokens whose values are closer than 1 are homophilic. p < 2 "
-        "weighs close pairs more, p > 2 distant ones.",
+        "p-LaT (Def. 4.5): a layer is homophilic if all pairs of its values are closer than 1, and "
+        "heterophilic if none is. Here: the share of pairs that are closer. p < 2 weighs close "
+        "pairs more, p > 2 distant ones.",
         _homophily,
     ),
     "attention_entropy": (

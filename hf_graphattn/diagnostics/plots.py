@@ -82,7 +82,7 @@ def frequency_response(diagnoses: Diagnoses) -> Any:
 
 def largest_eigenvalue(diagnoses: Diagnoses) -> Any:
     """|λ|max of the weighted matrix by layer (p-LaT, Theorem 4.4)."""
-    title = "Can the layer amplify? Largest eigenvalue of the weighted matrix"
+    title = "Largest eigenvalue of the weighted matrix"
     panel = Panel(LAYER, "|λ|max of H", _by_layer("largest_eigenvalue"))
     figure, axes = by_part(diagnoses, title, panel)
     for axis in axes:
@@ -94,7 +94,7 @@ def largest_eigenvalue(diagnoses: Diagnoses) -> Any:
 
 
 def energy(diagnoses: Diagnoses) -> Any:
-    """p-Dirichlet energy of the values before and after the layer (p-LaT, Theorem 3.4)."""
+    """p-Dirichlet energy of the values before and after a layer's filter (as in p-LaT, eq. 3)."""
 
     def draws(p: float) -> Draw:
         def draw(axis: Any, index: int, model: str, diagnosis: Measurements, part: Part) -> None:
@@ -115,7 +115,7 @@ def energy(diagnoses: Diagnoses) -> Any:
 
 
 def homophily(diagnoses: Diagnoses) -> Any:
-    """Share of token pairs whose values are closer than 1 (p-LaT, Def. 4.5)."""
+    """Share of token pairs whose values are closer than 1 (p-LaT, Def. 4.5, wants all or none)."""
     title = "Which tokens are close? Share of value pairs with |v_x - v_y| < 1"
     panel = Panel(LAYER, "share of pairs", _by_layer("homophily"))
     figure, axes = by_part(diagnoses, title, panel)

@@ -60,8 +60,8 @@ def spectrum(matrix: Tensor) -> Tensor:
 
     For attention the largest is 1, and its eigenvector is constant: graph frequency rises along the
     row. For the filtered matrix H it is the filter's frequency response (GFSA, Fig. 2, 4, 5), and
-    its first entry is the largest eigenvalue of p-LaT's Theorem 4.4. It is NaN if the matrix has a
-    value that is not finite.
+    its first entry is the largest eigenvalue of p-LaT's Theorem 4.4. A causal matrix is triangular:
+    its eigenvalues are its diagonal. It is NaN if the matrix has a value that is not finite.
     """
     finite = matrix.isfinite().flatten(1).all(-1)
     eigenvalues = torch.linalg.eigvals(matrix.where(finite[:, None, None], torch.zeros(())))
@@ -92,9 +92,9 @@ def energy(matrix: Tensor, distance: Tensor, p: float) -> Tensor:
     """J_p(U) = 1/(2N) sum_xy A_xy |u_x - u_y|^p, (H,); `distance` is |u_x - u_y|, (H, N, N).
 
     This is the p-Dirichlet energy from whose descent p-LaT derives attention, with the attention
-    weights as its kernel k(x, y); p = 2 is the Dirichlet energy of its Theorem 3.4. It is divided
-    by N, so that sequences of different lengths have a mean; whether it falls does not depend on
-    that. For uniform attention and p = 2 it is the variance of the tokens.
+    weights as its kernel k(x, y). Its Theorem 3.4 compares the outputs of two layers, for any p.
+    J is divided by N, so that sequences of different lengths have a mean; whether it falls does not
+    depend on that. For uniform attention and p = 2 it is the variance of the tokens.
     """
     return (matrix * distance**p).sum((-2, -1)) / (2 * matrix.shape[-1])
 
@@ -105,7 +105,10 @@ def falls(before: Tensor, after: Tensor) -> Tensor:
 
 
 def homophily(distance: Tensor) -> Tensor:
-    """The share of pairs x != y with |v_x - v_y| < 1 (p-LaT, Def. 4.5), (H,); NaN for one token."""
+    """The share of pairs x != y with |v_x - v_y| < 1, (H,); NaN for one token.
+
+    A layer is homophilic at 1 and heterophilic at 0 (p-LaT, Def. 4.5).
+    """
     count = distance.shape[-1]
     if count < 2:
         return distance.new_full(distance.shape[:1], math.nan)

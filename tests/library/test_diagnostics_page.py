@@ -167,6 +167,11 @@ def test_findings_say_what_the_numbers_say(diagnoses: dict[str, Diagnosis]) -> N
             falls[name] = dataclasses.replace(falls[name], mean=np.ones((2, 4)))
     assert "p = 2: 100.0%" in told("energy", by_head=falls)
     assert "holds everywhere here" in told("energy", by_head=falls)
+    near = np.array([[1.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.5, 0.5]])  # Def. 4.5 wants all pairs
+    close = {"homophily": dataclasses.replace(part.by_head["homophily"], mean=near)}
+    assert told("homophily", by_head={**part.by_head, **close}) == (
+        "x: 62.5% of the pairs, 0.0% to 100.0% a head; all pairs in 38% of the heads, none in 12%."
+    )
 
 
 def test_without_matplotlib_the_error_names_the_extra(

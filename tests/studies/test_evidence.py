@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -63,6 +64,14 @@ def test_the_page_is_written_again_without_any_runs(tmp_path: Path) -> None:
     assert (tmp_path / "docs/evidence.md").read_bytes() == (DOCS / "evidence.md").read_bytes()
     for path in (DOCS / "evidence").iterdir():
         assert (tmp_path / "docs/evidence" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_page_on_choosing_quotes_what_was_measured() -> None:
+    """Each difference on it, a number with a sign, stands in README or in evidence.md."""
+    quoted = re.findall(r"(?<![\w.])[+-]\d+\.\d+", (DOCS / "choosing.md").read_text("utf-8"))
+    known = [path.read_text("utf-8") for path in (ROOT / "README.md", DOCS / "evidence.md")]
+    assert len(quoted) > 20
+    assert [number for number in quoted if not any(number in text for text in known)] == []
 
 
 @pytest.mark.parametrize("study", studies(), ids=lambda study: study.name)

@@ -9,7 +9,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.logging import get_logger
 from datasets import Dataset, DatasetDict
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
 
 from finetune.data import local
@@ -43,8 +43,9 @@ def of_splits(
     train: TrainArguments,
     collate: Callable[..., Any] | None,
     collate_evaluation: Callable[..., Any] | None = None,
+    sampler: Sampler[Any] | None = None,
 ) -> Loaders:
-    """A shuffled loader of the training split, and one in order of each other split.
+    """A loader of the training split, shuffled, and one in order of each other split.
 
     Args:
         task: says which split is for what.
@@ -53,6 +54,7 @@ def of_splits(
         train: batch sizes.
         collate: rows to a batch; None is torch's own.
         collate_evaluation: the same for the other splits; None is as for training.
+        sampler: draws the training rows instead; of the seed and the epoch.
     """
 
     def in_order(splits: Iterable[Split]) -> dict[str, DataLoader]:
@@ -66,7 +68,8 @@ def of_splits(
     return Loaders(
         DataLoader(
             datasets[task.train_split],
-            shuffle=True,
+            shuffle=sampler is None,
+            sampler=sampler,
             batch_size=train.per_device_train_batch_size,
             collate_fn=collate,
         ),

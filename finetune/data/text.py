@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from finetune.data import columns, sources
 from finetune.data import rows as row_checks
 from finetune.data.loaders import Loaders, of_splits
-from finetune.data.windows import Blocks, Windows, pad
+from finetune.data.windows import Blocks, Offsets, Windows, pad
 from finetune.errors import refusal
 from finetune.settings.language import LanguageDataArguments
 from finetune.settings.training import TrainArguments
@@ -133,7 +133,7 @@ def training_blocks(task: Task, found: dict[str, Text], size: int) -> Blocks:
         )
     logger.info(
         f"training text: {len(blocks)} blocks of {size} tokens; the last {blocks.left_over} tokens "
-        "are left over and not used"
+        "are left over"
     )
     return blocks
 
@@ -143,7 +143,7 @@ def loaders(
     found: dict[str, Text],
     blocks: Blocks,
     origin: dict[str, Any],
-    stride: int | None,
+    arguments: LanguageDataArguments,
     train: TrainArguments,
 ) -> Loaders:
     """Batches of training blocks, and of the windows of each other split.
@@ -153,18 +153,22 @@ def loaders(
     Raises ``ValueError`` if another split than the training's has fewer than two tokens.
     """
     windows = {
-        split.name: _windows(task, split.name, found[split.name].tokens, blocks.size, stride)
+        split.name: _windows(task, split.name, found[split.name].tokens, blocks.size, arguments)
         for split in (*task.validation_splits, *task.test_splits)
         if split.name in found
     }
-    return of_splits(task, {task.train_split: blocks, **windows}, origin, train, None, pad)
+    sampler = Offsets(blocks) if arguments.random_offsets else None
+    rows = {task.train_split: blocks, **windows}
+    return of_splits(task, rows, origin, train, None, pad, sampler)
 
 
-def _windows(task: Task, name: str, tokens: Tensor, size: int, stride: int | None) -> Windows:
+def _windows(
+    task: Task, name: str, tokens: Tensor, size: int, arguments: LanguageDataArguments
+) -> Windows:
     if len(tokens) < 2:
         what = f"split {name!r} of task {task.name}"
         raise refusal(what, f"{len(tokens)} tokens", "2 or more", "Give more text.")
-    return Windows(tokens, size, stride)
+    return Windows(tokens, size, arguments.stride)
 
 
 def _text(task: Task, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Text:

@@ -12,13 +12,14 @@ IGNORED = -100
 
 
 class Blocks(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Training blocks one after another; what is left over at the end is not used.
+    """Training blocks one after another; what is left over at the end is in none.
 
-    A row's ``labels`` are its ``input_ids``: the model itself shifts them by one.
+    A slice instead of a block's number is that part of the text. A row's ``labels`` are its
+    ``input_ids``: the model itself shifts them by one.
     """
 
     def __init__(self, tokens: Tensor, block_size: int) -> None:
-        self.size = block_size
+        self.tokens, self.size = tokens, block_size
         count = len(tokens) // block_size
         self.left_over = len(tokens) - count * block_size
         self.blocks = tokens[: count * block_size].view(count, block_size)
@@ -26,9 +27,33 @@ class Blocks(torch.utils.data.Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        block = self.blocks[index].long()
+    def __getitem__(self, index: int | slice) -> dict[str, Tensor]:
+        block = (self.tokens if isinstance(index, slice) else self.blocks)[index].long()
         return {"input_ids": block, "labels": block, "attention_mask": torch.ones_like(block)}
+
+
+class Offsets(torch.utils.data.Sampler[slice]):
+    """In each epoch as many blocks as there are, each from anywhere in the text.
+
+    What is drawn depends on torch's seed and the epoch alone: every process draws the same.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks, self.seed, self.epoch = blocks, torch.initial_seed(), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by accelerate's loader before it reads an epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __iter__(self) -> Iterator[slice]:
+        size, generator = self.blocks.size, torch.Generator()
+        generator.manual_seed(self.seed + self.epoch)
+        starts = len(self.blocks.tokens) - size + 1
+        for start in torch.randint(starts, (len(self),), generator=generator).tolist():
+            yield slice(start, start + size)
 
 
 class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):

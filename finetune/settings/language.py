@@ -33,6 +33,11 @@ class LanguageDataArguments(SourceArguments):
         "Tokens of a training block and of the context in evaluation; default: the longest that "
         "model and tokenizer take, at most 1024."
     )
+    random_offsets: bool = flag(
+        "Draw each epoch's training blocks from anywhere in the text, as many as it has; default: "
+        "the text is cut into blocks once, and what is left over at its end not used.",
+        False,
+    )
     eval_protocol: Literal["block", "sliding"] = flag(
         "Evaluate blocks one after another (each block's first token is not predicted), or slide a "
         "context of block_size tokens over the text (every token but the text's first is).",

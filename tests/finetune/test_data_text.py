@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, GPT2Config
 
 import tasks
 from finetune.data import text as texts
-from finetune.data.windows import Blocks, Windows
+from finetune.data.windows import Blocks, Offsets, Windows
 from finetune.models import language
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
 from finetune.settings.training import TrainArguments
@@ -125,6 +125,24 @@ def test_packing_says_what_is_left_over(total: int, size: int) -> None:
     assert blocks.left_over < size
 
 
+def test_random_offsets_reach_all_of_the_text_and_depend_on_seed_and_epoch_alone() -> None:
+    torch.manual_seed(5)
+    blocks = Blocks(torch.arange(19, dtype=torch.int32), 4)
+    sampler = Offsets(blocks)
+    drawn = []
+    for epoch in range(200):
+        torch.rand(epoch % 3)  # whatever else is drawn
+        sampler.set_epoch(epoch)
+        rows = [blocks[part]["input_ids"] for part in sampler]
+        assert len(rows) == len(sampler) == len(blocks) == 4
+        assert all(torch.equal(row, torch.arange(row[0], row[0] + 4)) for row in rows)
+        drawn.append([int(row[0]) for row in rows])
+    assert {start for epoch in drawn for start in epoch} == set(range(16))
+    assert drawn[0] != drawn[1]
+    sampler.set_epoch(7)
+    assert [part.start for part in sampler] == drawn[7]
+
+
 @pytest.mark.parametrize("total", [2, 16, 17, 18, 64, 65, 71])
 @pytest.mark.parametrize("stride", [None, 1, 5, 16])
 def test_windows_score_each_token_once(total: int, stride: int | None) -> None:
@@ -152,7 +170,7 @@ def test_training_text_is_counted(tokenizer, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level("INFO"):
         task = tasks.get("demo", "lm")
         blocks = texts.training_blocks(task, found, 16)
-        loaders = texts.loaders(task, found, blocks, {}, None, train)
+        loaders = texts.loaders(task, found, blocks, {}, LanguageDataArguments(), train)
     assert "2 blocks of 16 tokens; the last 8 tokens are left over" in caplog.text
     assert len(loaders.train) == 1
     assert loaders.test == {}

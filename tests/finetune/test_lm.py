@@ -128,6 +128,18 @@ def test_from_the_demo_checkpoint_by_words(tmp_path: Path, sentences: str) -> No
     assert results["test_perplexity"] > 1
 
 
+def test_a_run_on_random_offsets_resumes_exactly(tmp_path: Path, sentences: str) -> None:
+    flags = (*UNTRAINED, "--block_size", "16", "--random_offsets", "--checkpointing_steps", "5")
+    whole = run(tmp_path / "out", sentences, *flags, "--max_train_steps", "12")
+    assert whole["epochs"] > 1
+    named = ("--resume_from_checkpoint", str(tmp_path / "out" / "step_5"))
+    again = run(tmp_path / "again", sentences, *flags, "--max_train_steps", "12", *named)
+    keys = ("eval_loss", "train_loss", "history")
+    assert {key: again[key] for key in keys} == {key: whole[key] for key in keys}
+    cut = run(tmp_path / "cut", sentences, *flags[:-3], "--max_train_steps", "12")
+    assert cut["eval_loss"] != whole["eval_loss"]
+
+
 def test_training_and_evaluation_agree(tmp_path: Path) -> None:
     """At a learning rate of 0 they see the same model and the same blocks."""
     text = tmp_path / "whole.txt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from inspect import signature
@@ -167,12 +168,15 @@ def _check_schedule(train: TrainArguments) -> None:
     everywhere = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
     function: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(kind)]
     own = sorted(set(signature(function).parameters) - everywhere)
-    allowed = f"a JSON object with {', '.join(own) or 'nothing'}"
+    numbers = f"{', '.join(own)}, each a number of at least 0"
+    allowed = f"a JSON object with {numbers if own else 'nothing'}"
     try:
         settings = json.loads(given or "{}")
         if not (isinstance(settings, dict) and set(settings) <= set(own)):
             raise TypeError("Other settings would be passed over")
+        if not all(math.isfinite(value) and value >= 0 for value in settings.values()):
+            raise ValueError("Another number would be taken for 0")
         optimizer = torch.optim.SGD([torch.zeros(1)], lr=train.learning_rate)
         get_scheduler(kind, optimizer, 0, 2, settings)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ZeroDivisionError) as error:
         raise refusal(f"lr_scheduler_kwargs of {kind}", given, allowed, f"{error}.") from error

@@ -95,6 +95,18 @@ def test_one_name_with_two_types_is_refused() -> None:
         ("--lr_scheduler_type cosine_with_min_lr", "is None; allowed: .* min_lr, min_lr_rate.*One"),
         ('--lr_scheduler_kwargs {"power":2}', "of linear is .*power.*; allowed: .*with nothing"),
         ("--lr_scheduler_kwargs [1]", "a JSON object with nothing"),
+        *(
+            (
+                f"--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {given}",
+                r"allowed: a JSON object with min_lr, .*, each a number of at least 0\. \S",
+            )
+            for given in ('{"min_lr":NaN}', '{"min_lr_rate":-0.1}', '{"min_lr":"a"}')
+        ),
+        (
+            "--learning_rate 0 --lr_scheduler_type cosine_with_min_lr "
+            '--lr_scheduler_kwargs {"min_lr":0.1}',
+            "division by zero",
+        ),
         ("--lr_scheduler_kwargs {", "a JSON object with nothing. Expecting property name"),
         ("--no_such_flag 1", "no_such_flag"),
     ],

@@ -28,21 +28,25 @@ class Architecture:
     """An architecture of which every cell of docs/compatibility.md is tested.
 
     name: as people write it. attention: the class of its self-attention (a subclass
-    counts too, unless its forward is its own).
+    counts too, unless its forward is its own). norm, branch: where filters of tokens act, by names
+    in the module around the attention: the layer norm of the sum of its output and the residual,
+    and the module that returns its output.
     """
 
     name: str
     attention: str
+    norm: str | None = None
+    branch: str | None = None
 
 
 ARCHITECTURES = (
-    Architecture("ALBERT", "AlbertAttention"),
+    Architecture("ALBERT", "AlbertAttention", "attention.LayerNorm", "attention.output_dropout"),
     Architecture("BART", "BartAttention"),
-    Architecture("BERT", "BertSelfAttention"),
-    Architecture("DeiT", "DeiTAttention"),
-    Architecture("DistilBERT", "DistilBertSelfAttention"),
-    Architecture("ELECTRA", "ElectraSelfAttention"),
-    Architecture("GPT-2", "GPT2Attention"),
+    Architecture("BERT", "BertSelfAttention", "output.LayerNorm", "output.dropout"),
+    Architecture("DeiT", "DeiTAttention", "layernorm_after", "attention"),
+    Architecture("DistilBERT", "DistilBertSelfAttention", "sa_layer_norm", "attention"),
+    Architecture("ELECTRA", "ElectraSelfAttention", "output.LayerNorm", "output.dropout"),
+    Architecture("GPT-2", "GPT2Attention", "ln_2", "attn"),
     Architecture("GPT-NeoX", "GPTNeoXAttention"),
     Architecture("Llama", "LlamaAttention"),
     Architecture("Mistral", "MistralAttention"),
@@ -50,9 +54,9 @@ ARCHITECTURES = (
     Architecture("OPT", "OPTAttention"),
     Architecture("PLBART", "PLBartAttention"),
     Architecture("Qwen3", "Qwen3Attention"),
-    Architecture("RoBERTa", "RobertaSelfAttention"),
+    Architecture("RoBERTa", "RobertaSelfAttention", "output.LayerNorm", "output.dropout"),
     Architecture("T5", "T5Attention"),
-    Architecture("ViT", "ViTAttention"),
+    Architecture("ViT", "ViTAttention", "layernorm_after", "attention"),
     Architecture("Whisper", "WhisperAttention"),
 )
 VERIFIED = frozenset(row.attention for row in ARCHITECTURES)
@@ -75,16 +79,21 @@ HEADS = (
 class AttentionModule:
     """One attention module of a model: its qualified name, and what is known of it.
 
-    num_heads: of its queries. is_verified: whether its class is in the table. row: of a class that
-    is reached by its dropout module.
+    num_heads: of its queries. row: of a class that is reached by its dropout module. architecture:
+    of a class in the table.
     """
 
     name: str
     module: nn.Module
     num_heads: int
     is_self_attention: bool
-    is_verified: bool
     row: OwnAttention | None = None
+    architecture: Architecture | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether its class is in the table, or torch's own."""
+        return self.architecture is not None or isinstance(self.module, MULTIHEAD)
 
     @property
     def device(self) -> torch.device:
@@ -108,8 +117,8 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
             modules[name],
             _heads(modules[name]),
             not _is_cross(name, modules.get(name.rpartition(".")[0])),
-            _is_verified(type(modules[name])),
             row_of(modules[name]),
+            _architecture(type(modules[name])),
         )
         for name in reached
     ]
@@ -173,11 +182,12 @@ def _forward(cls: Any) -> Any:
     return None
 
 
-def _is_verified(cls: type) -> bool:
-    """Whether its forward is that of a class in the table: a subclass may have one of its own."""
+def _architecture(cls: type) -> Architecture | None:
+    """The row of the class whose forward it has: a subclass may have one of its own."""
     owner = next(base for base in cls.__mro__ if "forward" in vars(base))
-    is_listed = owner.__module__.startswith("transformers.") and owner.__name__ in VERIFIED
-    return is_listed or issubclass(cls, MULTIHEAD)
+    if not owner.__module__.startswith("transformers."):
+        return None
+    return next((row for row in ARCHITECTURES if row.attention == owner.__name__), None)
 
 
 def _is_cross(name: str, parent: nn.Module | None) -> bool:

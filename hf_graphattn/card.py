@@ -85,11 +85,16 @@ def _entry(model: PreTrainedModel) -> dict[str, Any]:
 
 def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) -> str:
     origin = f", made from `{base_model}`" if base_model else ""
+    what = (
+        "whose layers filter their tokens after self-attention."
+        if read_config(model).place
+        else "whose self-attention is a graph filter: each head takes its attention matrix "
+        "`A = softmax(QK^T / sqrt(d))` as a graph and filters the values `V` on it, so that its "
+        "output is `H V` instead of `A V`."
+    )
     return (
         f"# {repo_id.split('/')[-1]}\n\n"
-        f"`{type(model).__name__}`{origin}, whose self-attention is a graph filter: each head "
-        f"takes its attention matrix `A = softmax(QK^T / sqrt(d))` as a graph and filters the "
-        f"values `V` on it, so that its output is `H V` instead of `A V`. Made with `hf_graphattn`."
+        f"`{type(model).__name__}`{origin}, {what} Made with `hf_graphattn`."
     )
 
 

@@ -10,6 +10,7 @@ from .backends import DELEGATE, AttentionInputs
 from .errors import GraphAttentionError, refusal
 from .variants import GraphFilter
 from .variants.base import finite_number
+from .variants.tokens import refuse_tokens
 
 SHAPES = "query (B, H, N, D), key and value (B, H or a divisor of it, N, D)"
 
@@ -80,6 +81,7 @@ def _inputs(
     if not isinstance(graph_filter, GraphFilter):
         remedy = "A config builds one: GFSAConfig(order=4).build(num_heads)."
         raise refusal("filter", graph_filter, "a GraphFilter", remedy)
+    refuse_tokens(graph_filter.variant_config, "ga.attention")
     _check_shapes(query, key, value, graph_filter.num_heads)
     if not isinstance(is_causal, bool):
         raise refusal("is_causal", is_causal, "True or False")

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.utils.generic import TransformersKwargs
 from transformers.utils.output_capturing import _active_collector
 
-from . import backends, masks
+from . import after_attention, backends, masks
 from .architectures import eager_attention
 from .backends import AttentionInputs, FirstValues
 from .cache import CachedAttention, OperandLayer, operand_layer
@@ -124,6 +124,8 @@ def graph_attn(
         out, weights = _plain(inputs, value)
     else:
         own = _of_queries(module, inputs, value, graph_attn_layer)
+        if graph_filter.variant_config.place:
+            after_attention.leave(module, graph_filter, inputs)
         if graph_filter.reads_first:
             first = first_values(module, graph_filter.stack, graph_attn_first, own, value)
             inputs = replace(inputs, first=first)
@@ -176,7 +178,7 @@ def _filtered(
     """(H V, H if recorded) of the values and those of the queries' tokens, `own`.
 
     With a cache these are the rows of the new tokens. A recorded H is what the output is computed
-    from, as in transformers' eager attention.
+    from, as in transformers' eager attention. A filter of tokens leaves the attention plain.
     """
     record = _recording()
     name = backends.choose(
@@ -193,7 +195,8 @@ def _filtered(
     if layer is not None:
         attend = CachedAttention(attend, layer, value)
     if not record:
-        return graph_filter(attend, own), None
+        acts_later = graph_filter.variant_config.place
+        return attend(own) if acts_later else graph_filter(attend, own), None
     if layer is not None and layer.keeps_rows:
         graph_filter(attend, own)  # the cache keeps the operands on the values too
     matrix = graph_filter.matrix(attend, own)

@@ -13,6 +13,7 @@ from .backends import AttentionInputs
 from .errors import GraphAttentionError, refusal
 from .functional import filtered
 from .variants import GraphFilter, VariantConfig
+from .variants.tokens import refuse_tokens
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -45,6 +46,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         super().__init__(embed_dim, num_heads, *args, **kwargs)
         if not isinstance(graph_attn, VariantConfig):
             raise refusal("graph_attn", graph_attn, "the config of a filter: GFSAConfig(...) ...")
+        refuse_tokens(graph_attn, "MultiheadAttention")
         refuse_other_keys(self)
         self.graph_filter = graph_attn.build(num_heads).to(self.out_proj.weight.device)
         # torch's encoder layers then call this module, instead of reading its weights.

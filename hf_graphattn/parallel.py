@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from .architectures import AttentionModule
 from .errors import refusal
 from .variants import GraphFilter
+from .variants.tokens import refuse_tokens
 
 # How a plan of transformers may treat what is inside an attention module. The first is that which
 # leaves each process a share of the heads; others join the heads again, or pack several tensors.
@@ -89,9 +90,10 @@ def share_heads(graph_filter: GraphFilter, mesh: DeviceMesh) -> None:
     """Leave each process of the mesh the scalars of its heads.
 
     Raises:
-        GraphAttentionError: the filter has parameters of other kinds.
+        GraphAttentionError: the filter has parameters of other kinds, or filters tokens.
     """
     config = graph_filter.variant_config
+    refuse_tokens(config, "a model whose heads processes share")
     others = [name for name, _ in graph_filter.named_parameters() if name not in config.scalars]
     if others:
         raise refusal(

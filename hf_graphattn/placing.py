@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from . import after_dropout, backends
+from . import after_attention, after_dropout, backends
 from .architectures import MULTIHEAD, AttentionModule, attention_modules, own_attention
 from .card import hub_id
 from .config_entry import make_entry
@@ -44,6 +44,8 @@ from .variants import GraphFilter, VariantConfig
 UNDO = "_graph_attn_undo"
 # The key of a patched model's entry that says with what it was checked.
 CHECKED = "checked"
+# What `place` makes of modules, beside the hooks of dropout modules.
+HOOKS = (before_attention, begin_forward, after_attention.before_norm, after_attention.after_branch)
 # The methods that a patched model has of its own.
 METHODS = {"push_to_hub": PushToHub, "save_pretrained": SavePretrained}
 
@@ -57,11 +59,13 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
     is given the masks that it is written for.
 
     Raises:
-        GraphAttentionError: nothing says how many heads a layer has; or the settings do not fit.
+        GraphAttentionError: nothing says how many heads a layer has, or where a filter of tokens
+            acts; or the settings do not fit.
     """
     modules = attention_modules(model)
     layers = [each for each in modules if each.is_self_attention]
     chosen = _choose_layers(layers, config)
+    places = [after_attention.place_of(model, each, config) for each in chosen if config.place]
     filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
     name_stacks(
         {name: each for name, each in filters.items() if each.reads_first},
@@ -74,6 +78,8 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
         _mark(model, config, AS_EAGER if as_eager else NAME, checked)
     for each in modules:
         _put_in(model, each, filters.get(each.name))
+    for module in places:
+        after_attention.put_at(module, config)
     if any(each.reads_first for each in filters.values()):
         for module in _models(model):
             module.register_forward_pre_hook(begin_forward, with_kwargs=True)
@@ -91,8 +97,9 @@ def take_out(model: nn.Module) -> None:
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
     for attention in attention_modules(model):
         _take_out(model, attention)
-    for module in _models(model):
-        _remove(module, begin_forward)
+    for module in model.modules():
+        for hook in HOOKS:
+            _remove(module, hook)
     for module in torch_encoders(model):
         after_dropout.set_back(module)
     for owner in owners:
@@ -134,7 +141,8 @@ def _build(
             "one of the attributes by which attention modules of transformers say it",
             "Leave this layer out with layers=(...).",
         )
-    graph_filter = config.build(layer.num_heads)
+    module: Any = layer.module
+    graph_filter = config.build(module.config.hidden_size if config.place else layer.num_heads)
     allowed = graph_filter.backends
     if layer.row is not None:
         allowed = after_dropout.backends_of(graph_filter, layer.module)
@@ -221,15 +229,15 @@ def _take_out(model: nn.Module, attention: AttentionModule) -> None:
         return
     if attention.row is not None:
         after_dropout.take_out(module)
-    _remove(module, before_attention)
     if hasattr(module, FILTER):
         delattr(module, FILTER)
 
 
-def _remove(module: nn.Module, pre_hook: Any) -> None:
-    for key, hook in list(module._forward_pre_hooks.items()):
-        if hook is pre_hook:
-            del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
+def _remove(module: nn.Module, hook: Any) -> None:
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key in [key for key, each in hooks.items() if each is hook]:
+            del hooks[key]
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def _models(model: nn.Module) -> list[nn.Module]:

@@ -240,3 +240,41 @@ FIRST_LAYER_CASES = {
         lambda matrix, value, first, share: matrix @ ((1 - share) * value + share * first),
     ),
 }
+
+
+@dataclass(frozen=True)
+class TokenCase:
+    """A variant that filters tokens after attention.
+
+    neutral: where the model is plain. formula: (x (N, C), which tokens each may see (N, N), name ->
+    scalars (C,)) -> tokens (N, C).
+    """
+
+    config: ga.VariantConfig
+    neutral: ga.VariantConfig
+    formula: Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+
+
+def contranorm(x: Tensor, seen: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2303.06562: each token moves away from the mean of those that are like it."""
+    unit, out = x / x.norm(dim=-1, keepdim=True), []
+    for i, own in enumerate(x):
+        weights = (unit[seen[i]] @ unit[i]).softmax(0)
+        out.append(own + scalars["scale"] * (own - weights @ x[seen[i]]))
+    return torch.stack(out)
+
+
+def featscale(x: Tensor, seen: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2203.05962: the mean of the tokens, and what else they are, a channel."""
+    means = torch.stack([x[seen[i]].sum(0) / max(1, int(seen[i].sum())) for i in range(len(x))])
+    return x + scalars["dc"] * means + scalars["hf"] * (x - means)
+
+
+TOKEN_CASES = {
+    "contranorm": TokenCase(
+        ga.ContraNormConfig(scale=0.3, trainable=("scale",)),
+        ga.ContraNormConfig(scale=0.0),
+        contranorm,
+    ),
+    "featscale": TokenCase(ga.FeatScaleConfig(dc=0.4, hf=-0.3), ga.FeatScaleConfig(), featscale),
+}

@@ -8,7 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from cases import FIRST_LAYER_CASES, VARIANT_CASES
+from cases import FIRST_LAYER_CASES, TOKEN_CASES, VARIANT_CASES
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -23,10 +23,13 @@ TABLE_ROWS = [line for line in README.splitlines() if line.startswith("|")]
 
 
 def test_every_variant_is_tested_with_the_backends_that_it_has() -> None:
-    assert set(ga.variant_configs()) == {*VARIANT_CASES, *FIRST_LAYER_CASES}
+    assert set(ga.variant_configs()) == {*VARIANT_CASES, *FIRST_LAYER_CASES, *TOKEN_CASES}
     for name, first in FIRST_LAYER_CASES.items():
         assert type(first.config) is ga.variant_configs()[name]
         assert first.config.build(1).reads_first
+    for name, tokens in TOKEN_CASES.items():
+        assert type(tokens.config) is ga.variant_configs()[name]
+        assert set(tokens.config.trainable) == set(tokens.config.scalars)
     for name, case in VARIANT_CASES.items():
         assert type(case.config) is ga.variant_configs()[name]
         assert case.neutral is None or type(case.neutral) is type(case.config)

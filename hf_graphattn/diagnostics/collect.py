@@ -26,6 +26,7 @@ from hf_graphattn.parallel import is_spread
 from hf_graphattn.patching import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer, is_sequence
 from hf_graphattn.variants.gfsa import MOST, GFSAConfig
+from hf_graphattn.variants.tokens import refuse_tokens
 from hf_graphattn.version import __version__
 
 from .batch import real_tokens, tensors
@@ -239,6 +240,7 @@ class _Reader:
     def _site(self, name: str, graph_filter: Any) -> Site:
         part = "decoder" if "decoder" in name.split(".") else "encoder"
         own = active_filter(graph_filter)
+        refuse_tokens(own.variant_config, "a model that is diagnosed")
         variant = "plain" if own.variant_config is PLAIN else own.variant_config.variant
         # A copy, because it is called again for the matrix, and must not call the hook again.
         return Site(

@@ -64,6 +64,8 @@ class VariantConfig:
 
     variant: ClassVar[str] = ""  # set by `register`
     scalars: ClassVar[tuple[str, ...]] = ()
+    # Where after attention it acts on tokens (`tokens`), "norm" or "branch"; empty: in attention.
+    place: ClassVar[str] = ""
 
     trainable: tuple[str, ...] = setting((), TRAINABLE_HELP, kw_only=True)
     layers: tuple[int, ...] | None = setting(None, LAYERS_HELP, kw_only=True)
@@ -76,7 +78,10 @@ class VariantConfig:
             self._set("layers", self._checked_layers(self.layers))
 
     def build(self, num_heads: int) -> GraphFilter:
-        """A new filter for an attention layer of `num_heads` heads, with the config's scalars."""
+        """A new filter for an attention layer of `num_heads` heads, with the config's scalars.
+
+        That of a filter of tokens takes the number of their channels.
+        """
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:

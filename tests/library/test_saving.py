@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import TOKEN_CASES
 from safetensors import safe_open
 from saved import CONFIGS, patched
 from tiny import MODELS, ROWS, inputs
@@ -17,7 +18,7 @@ import hf_graphattn as ga
 
 
 def test_every_variant_is_saved() -> None:
-    assert set(CONFIGS) == set(ga.variant_configs())
+    assert {*CONFIGS, *TOKEN_CASES} == set(ga.variant_configs())  # those in test_after_attention.py
 
 
 @pytest.mark.parametrize("variant", CONFIGS)

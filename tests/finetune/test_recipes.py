@@ -115,6 +115,8 @@ def test_the_shipped_recipes_are_of_their_scripts(path: Path) -> None:
     # The papers have one learning rate for all; the scripts' own for the scalars is another.
     of_paper = found.train.learning_rate if found.learns_scalars() else None
     assert found.filter.filter_learning_rate == of_paper
+    plain = script.SCHEMA.parse(["--recipe", str(path), "--variant", "none"])
+    assert (plain.variant, plain.train) == (None, found.train)
 
 
 def test_there_are_recipes() -> None:

@@ -132,9 +132,20 @@ def backends_of(graph_filter: GraphFilter, module: nn.Module) -> tuple[str, ...]
     """The backends by which the filter can be computed there: H is formed of the class's own A.
 
     Raises:
-        GraphAttentionError: it is not linear in the values, and so has no H without them; or it
-            reads more of the attention than A, and so cannot be left to the architecture's own.
+        GraphAttentionError: the module lacks what its row names; or the filter is not linear in the
+            values, and so has no H without them, or reads more of the attention than A.
     """
+    row: Any = row_of(module)
+    missing = [name for name in row.settings if not hasattr(module, name)]
+    if not isinstance(getattr(module, row.dropout, None), nn.Module):
+        missing.append(row.dropout)
+    if missing:
+        raise refusal(
+            "the row of an architecture",
+            f"{type(module).__name__}, which lacks {', '.join(missing)}",
+            "attributes that its modules have, `dropout` a module",
+            "Register the class with other names.",
+        )
     is_linear = type(graph_filter).matrix is GraphFilter.matrix
     if not is_linear or DELEGATE not in graph_filter.backends:
         raise refusal(
@@ -156,10 +167,10 @@ def put_in(module: Any, graph_filter: GraphFilter) -> None:
 
 def take_out(module: Any) -> None:
     """Leave the module as it was before `put_in`; one that has no filter stays as it is."""
-    row: Any = row_of(module)
-    hooks = getattr(module, row.dropout)._forward_hooks
-    for key in [key for key, hook in hooks.items() if isinstance(hook, AfterDropout)]:
-        del hooks[key]
+    for each in module.modules():
+        hooks = each._forward_hooks
+        for key in [key for key, hook in hooks.items() if isinstance(hook, AfterDropout)]:
+            del hooks[key]
     set_back(module)
 
 

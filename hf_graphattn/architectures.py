@@ -96,6 +96,11 @@ class AttentionModule:
         return self.architecture is not None or isinstance(self.module, MULTIHEAD)
 
     @property
+    def through_interface(self) -> bool:
+        """Whether it calls the function that is registered with transformers."""
+        return self.row is None and not isinstance(self.module, MULTIHEAD)
+
+    @property
     def device(self) -> torch.device:
         """That of its parameters. torch's dynamic quantisation leaves none, and needs the CPU."""
         return next((each.device for each in self.module.parameters()), torch.device("cpu"))
@@ -110,7 +115,7 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     modules = dict(model.named_modules())
     reached = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
     if not reached:
-        reached = [name for name, each in modules.items() if isinstance(each, MULTIHEAD)]
+        reached = [name for name, each in modules.items() if _is_torchs(each)]
     return [
         AttentionModule(
             name,
@@ -188,6 +193,12 @@ def _architecture(cls: type) -> Architecture | None:
     if not owner.__module__.startswith("transformers."):
         return None
     return next((row for row in ARCHITECTURES if row.attention == owner.__name__), None)
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    """Whether it is torch's MultiheadAttention, or ours: other subclasses may do more."""
+    is_ours = isinstance(module, MULTIHEAD) and "graph_filter" in module._modules
+    return type(module) is MULTIHEAD or is_ours
 
 
 def _is_cross(name: str, parent: nn.Module | None) -> bool:

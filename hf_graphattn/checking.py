@@ -31,6 +31,7 @@ from .architectures import MULTIHEAD, self_attention_modules
 from .backends import DELEGATE, EAGER
 from .configs import model_configs
 from .errors import GraphAttentionError, refusal
+from .own_attention import is_registered
 from .placing import place, take_out, torch_encoders
 from .variants import VariantConfig
 from .variants.gfsa import GFSAConfig
@@ -85,6 +86,7 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
         GraphAttentionError: the filters cannot be put into the model or cannot compute the batch;
             or the plain model cannot.
     """
+    _refuse_ambiguous(model, batch)
     copied, run = _copied(model, batch)
     for each in model_configs(copied):
         if getattr(each, "use_cache", False):
@@ -110,6 +112,18 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
         given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
         rows.append(_cached(copied, given, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
+
+
+def _refuse_ambiguous(model: Any, batch: Mapping[str, Any]) -> None:
+    """A registered class may have its heads in another dimension, which as many rows would hide."""
+    heads = {e.num_heads for e in self_attention_modules(model) if is_registered(e.module)}
+    rows = {len(each) for each in batch.values() if isinstance(each, Tensor) and each.dim()}
+    if heads & rows:
+        raise refusal(
+            "check",
+            f"a batch of {', '.join(map(str, heads & rows))} rows",
+            "another number of rows than the attention has heads",
+        )
 
 
 def _expected(model: Any, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:

@@ -89,16 +89,21 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     add("--text", "UTF-8 text, one sequence in each line", required=True, metavar="FILE")
     whole = "take the file as one text, cut into sequences of --max_length"
     add("--whole_text", whole, action="store_true")
-    add("--max_length", "tokens of a sequence; the cost is cubic", type=_positive, default=128)
-    add("--max_sequences", "how many sequences are read", type=_positive, default=16)
-    add("--batch_size", "sequences in one forward pass", type=_positive, default=8)
+    add(
+        "--max_length",
+        "tokens of a sequence; the cost is cubic",
+        type=positive_integer,
+        default=128,
+    )
+    add("--max_sequences", "how many sequences are read", type=positive_integer, default=16)
+    add("--batch_size", "sequences in one forward pass", type=positive_integer, default=8)
     where = "where the model runs; all else runs on the CPU (default: cuda, if there is one)"
     add("--device", where)
     add("--output", "the page", default="diagnosis.html", metavar="FILE")
     add("--json", "write the numbers to this file too", metavar="FILE")
 
 
-def _positive(text: str) -> int:
+def positive_integer(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")

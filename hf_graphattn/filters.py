@@ -35,7 +35,7 @@ def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """(qualified name, parameter) of every learned scalar, to freeze, count, or group them."""
     for name, graph_filter in graph_filters(model).items():
         for own_name, parameter in graph_filter.named_parameters():
-            yield f"{name}.{FILTER}.{own_name}", parameter
+            yield f"{name}.{FILTER}.{own_name}".lstrip("."), parameter
 
 
 def refuse_no_model(model: object) -> None:
@@ -61,8 +61,13 @@ def read_config(model: nn.Module) -> VariantConfig:
     """The config that the model was patched with.
 
     Raises:
-        GraphAttentionError: the model is not patched.
+        GraphAttentionError: the model is not patched, or its filters have several configs.
     """
     refuse_plain(model)
-    first = next(iter(graph_filters(model).values()))
-    return original_filter(first).variant_config
+    found = {original_filter(each).variant_config for each in graph_filters(model).values()}
+    if len(found) > 1:
+        raise GraphAttentionError(
+            f"{type(model).__name__} has filters of several configs, {sorted(map(str, found))}: "
+            f"there is no one config to save or to show. Save its state_dict."
+        )
+    return found.pop()

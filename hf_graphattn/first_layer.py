@@ -1,10 +1,10 @@
 """The first layer's values, for the filters of later layers that read them.
 
-They travel as an argument of the forward: a dict, that a hook adds to the call of a model, that the
-model passes on to its attention modules with its other keyword arguments, and that the first
-filtered module of a stack of layers fills. So each forward has its own, whatever runs beside it;
-what gradient checkpointing computes again is given the dict of its forward, not of the latest;
-and nothing is left when the forward and its graph are gone.
+They travel as an argument of the forward: a dict, that a hook adds to the call of each model, that
+the model passes on to its attention modules with its other keyword arguments, and that the first
+module of a stack of layers fills. So each call has its own, whatever runs beside it; what gradient
+checkpointing computes again is given the dict of its call, not of the latest; and nothing is left
+when the forward and its graph are gone.
 
 With a key-value cache the first layer's values of earlier tokens are in the first layer's cache.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .architectures import AttentionModule
 from .backends import FirstValues
 from .errors import GraphAttentionError, refusal
 from .variants import GraphFilter
@@ -26,8 +27,8 @@ ARGUMENT = "graph_attn_first"  # of attention functions, by which the dict arriv
 
 
 def begin_forward(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Forward pre-hook of a model, and of the models in it: the outermost makes the dict."""
-    return args, {ARGUMENT: {}, **kwargs}
+    """Forward pre-hook of a model, and of the models in it: each call has a dict of its own."""
+    return args, {**kwargs, ARGUMENT: {}}
 
 
 def takes_more(model: nn.Module) -> bool:
@@ -36,19 +37,32 @@ def takes_more(model: nn.Module) -> bool:
     return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
-def name_stacks(filters: dict[str, GraphFilter], modules: list[str]) -> None:
+def name_stacks(
+    model: nn.Module, filters: dict[str, GraphFilter], layers: list[AttentionModule]
+) -> None:
     """Tell each filter the stack of layers that it is in: its module's name without numbers.
 
-    modules: the names of all self-attention modules.
+    layers: all self-attention modules.
 
     Raises:
-        GraphAttentionError: the first layer of a stack has no filter.
+        GraphAttentionError: the first layer of a stack has no filter; or layers that are not
+            verified may regroup their tokens, as those of images do in windows.
     """
+    modules = [each.name for each in layers]
+    for each in layers:
+        if each.name in filters and not (each.is_verified or _reads_text(model, each.name)):
+            raise refusal(
+                "config",
+                filters[each.name].variant_config,
+                f"a filter of one layer alone in {type(each.module).__name__}, whose tokens may be "
+                f"others in each layer",
+            )
     first: dict[str, str] = {}
     for name in modules:
         first.setdefault(_stack(name), name)
     for name, graph_filter in filters.items():
         graph_filter.stack = _stack(name)
+        graph_filter.begins = first[graph_filter.stack] == name
         if first[graph_filter.stack] not in filters:
             raise refusal(
                 "layers",
@@ -60,16 +74,17 @@ def name_stacks(filters: dict[str, GraphFilter], modules: list[str]) -> None:
 
 def first_values(
     module: nn.Module,
-    stack: str,
+    graph_filter: Any,
     given: dict[str, FirstValues] | None,
     rows: Tensor,
     every: Tensor,
 ) -> FirstValues:
-    """Those of this forward; the first module that asks gives its own.
+    """Those of this call; the first layer gives its own.
 
     Raises:
-        GraphAttentionError: the model does not pass the dict on; or their shape is another; or
-            their gradients are lost, as under reentrant gradient checkpointing.
+        GraphAttentionError: the model does not pass the dict on, or left the first layer out; or
+            their shape is another; or their gradients are lost, as under reentrant gradient
+            checkpointing.
     """
     name = type(module).__name__
     if given is None:
@@ -78,7 +93,14 @@ def first_values(
             f"layer's values cannot reach it. Use another filter for this model."
         )
     has_graph = torch.is_grad_enabled()
-    found = given.setdefault(stack, FirstValues(rows, every, has_graph))
+    if graph_filter.begins:  # not the first time, where layers share it or it is computed again
+        given.setdefault(graph_filter.stack, FirstValues(rows, every, has_graph))
+    elif graph_filter.stack not in given:
+        raise GraphAttentionError(
+            f"the first layer, whose values {name} reads, was left out of this call (layerdrop). "
+            f"Set layerdrop to 0."
+        )
+    found = given[graph_filter.stack]
     if has_graph and not found.has_graph:
         raise GraphAttentionError(
             f"the first layer's values that {name} reads were made without their gradients, as "
@@ -94,6 +116,14 @@ def first_values(
         return found
     device = every.device
     return FirstValues(found.rows.to(device), found.every.to(device), found.has_graph)
+
+
+def _reads_text(model: nn.Module, name: str) -> bool:
+    """Whether the innermost transformers model around a module reads tokens of text."""
+    parts = name.split(".")
+    around: Any = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
+    read = [each.main_input_name for each in around if hasattr(each, "main_input_name")]
+    return read[-1:] == ["input_ids"]
 
 
 def _stack(name: str) -> str:

@@ -35,7 +35,8 @@ def attention(
         query, key, value: (B, H, N, D). Keys and values may have fewer heads, which query heads
             share evenly. The values may have another D.
         filter: what a config builds, `GFSAConfig(...).build(num_heads)`. Make it a submodule of
-            yours, so that its scalars are trained and saved.
+            yours named `graph_filter`, so that its scalars are trained and saved, and found by
+            `filter_parameters` and `optimizer_groups`.
         mask: boolean, True where a query may attend, or added to the scores; broadcastable to
             (B, H, N, N).
         is_causal: whether tokens see themselves and earlier ones alone; with it, no mask.
@@ -130,5 +131,5 @@ def _check_mask(mask: Tensor, query: Tensor) -> None:
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise refusal("mask", mask.dtype, allowed)
     fits = all(a in (1, b) for a, b in zip(reversed(mask.shape), reversed(target), strict=False))
-    if mask.dim() > 4 or not fits:
+    if not 2 <= mask.dim() <= 4 or not fits:
         raise refusal("mask", tuple(mask.shape), allowed)

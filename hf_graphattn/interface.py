@@ -58,7 +58,7 @@ logger = logging.getLogger("hf_graphattn")
 
 def is_filter_key(name: str) -> bool:
     """Whether a tensor of this name in a state dict belongs to a filter."""
-    return f".{FILTER}." in name
+    return f".{FILTER}." in f".{name}"
 
 
 def graph_attn(
@@ -127,7 +127,7 @@ def graph_attn(
         if graph_filter.variant_config.place:
             after_attention.leave(module, graph_filter, inputs)
         if graph_filter.reads_first:
-            first = first_values(module, graph_filter.stack, graph_attn_first, own, value)
+            first = first_values(module, graph_filter, graph_attn_first, own, value)
             inputs = replace(inputs, first=first)
         out, weights = _filtered(graph_filter, inputs, own, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     """A drop-in for `torch.nn.MultiheadAttention` whose output is `H V` in place of `A V`.
 
     Its arguments, parameters and their names are those of torch's, and the filter's scalars beside
-    them, `graph_filter.*`. What it returns with `need_weights=True` is H. `patch_model` puts it in
-    the place of torch's own in plain torch models. It is self-attention: it refuses keys and values
-    of other tokens. A row that may attend nowhere has A = 0, where torch's has NaN.
+    them, `graph_filter.*`. What it returns with `need_weights=True` is H. `patch_model` makes
+    torch's own modules of plain torch models such ones, until they are unpatched. It is
+    self-attention: it refuses keys of other tokens. A row that may attend nowhere has A = 0, where
+    torch's has NaN.
 
     Args:
         graph_attn: the filter, `GFSAConfig(...)` ...; the other arguments are torch's. `layers` of
@@ -52,23 +53,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         # torch's encoder layers then call this module, instead of reading its weights.
         self._qkv_same_embed_dim = False
 
-    @classmethod
-    def around(cls, plain: nn.MultiheadAttention, graph_filter: GraphFilter) -> Self:
-        """A plain one's parameters and hooks, with this filter."""
-        made = cls.__new__(cls)
-        made.__dict__.update(plain.__dict__)
-        made.graph_filter = graph_filter
-        made._qkv_same_embed_dim = False
-        return made
-
-    def plain(self) -> nn.MultiheadAttention:
-        """Its parameters and hooks without the filter, which it loses."""
-        del self.graph_filter
-        made = nn.MultiheadAttention.__new__(nn.MultiheadAttention)
-        made.__dict__.update(self.__dict__)
-        made._qkv_same_embed_dim = True
-        return made
-
     def forward(
         self,
         query: Tensor,
@@ -93,7 +77,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         elif not is_first:
             states = [each.transpose(0, 1) for each in states]
         q, k, v = (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in states)
-        is_causal = is_causal and key_padding_mask is None  # then attn_mask says the same
+        # As in torch, `is_causal` stands for attn_mask where that one is not needed.
+        is_causal = is_causal and key_padding_mask is None and not need_weights
         inputs = AttentionInputs(
             query=q,
             key=k,
@@ -134,20 +119,36 @@ class MultiheadAttention(nn.MultiheadAttention):
                 "MultiheadAttention with a graph filter takes no nested tensors. Build the "
                 "nn.TransformerEncoder with enable_nested_tensor=False."
             )
-        if query is not key and query is not value:
+        if query is not key:
             raise GraphAttentionError(
-                "MultiheadAttention with a graph filter was called with other keys and values than "
-                "its queries, and cannot tell that they are of the same tokens: self-attention "
-                "gives it one tensor as query and key (or value). Cross-attention stays plain: "
-                "leave such modules out with layers=(...)."
+                "MultiheadAttention with a graph filter was called with other keys than its "
+                "queries, and cannot tell that they are of the same tokens: self-attention gives "
+                "it one tensor as query and key. Cross-attention stays plain: leave such modules "
+                "out with layers=(...)."
             )
         if is_causal and mask is None:
             raise refusal("is_causal", True, "False without an attn_mask, as in torch")
 
 
+def put_in(module: Any, graph_filter: GraphFilter) -> None:
+    """Make torch's module one with this filter; it stays the same object, with its parameters."""
+    module.__class__ = MultiheadAttention
+    module.graph_filter = graph_filter
+    module._qkv_same_embed_dim = False
+
+
+def take_out(module: Any) -> None:
+    """Make a module with a filter torch's own."""
+    del module.graph_filter
+    module.__class__ = nn.MultiheadAttention
+    module._qkv_same_embed_dim = True
+
+
 def refuse_other_keys(module: nn.MultiheadAttention) -> None:
-    """Raise `GraphAttentionError` if its keys and values are not made of the tokens alone."""
+    """Raise `GraphAttentionError` if its keys and values are not made of the tokens alone, or if
+    it was given a forward of its own, as accelerate's hooks do: a filter would be passed by."""
     reasons = {
+        "a forward of its own": "forward" in vars(module),
         "kdim or vdim": module.in_proj_weight is None,
         "add_bias_kv": module.bias_k is not None,
         "add_zero_attn": module.add_zero_attn,
@@ -157,23 +158,32 @@ def refuse_other_keys(module: nn.MultiheadAttention) -> None:
             raise refusal(
                 name,
                 "set",
-                "an nn.MultiheadAttention whose keys and values are those of its tokens",
-                "Leave it out with layers=(...).",
+                "an nn.MultiheadAttention as torch makes it, whose keys and values are its tokens'",
+                "Leave it out with layers=(...), or patch before what wraps it.",
             )
 
 
 def _merged(mask: Tensor | None, padding: Tensor | None, query: Tensor) -> Tensor | None:
     """torch's masks, whose True is hidden, as one whose True is seen, or one that is added."""
-    batch, heads = query.shape[:2]
+    batch, heads, length, _ = query.shape
     if mask is not None:
+        _check("attn_mask", mask, (length, length), (batch * heads, length, length))
         mask = mask.unflatten(0, (batch, heads)) if mask.dim() == 3 else mask[None, None]
     if padding is not None:
-        padding = padding.view(batch, 1, 1, -1)
+        _check("key_padding_mask", padding, (batch, length), *([(length,)] if batch == 1 else []))
+        padding = padding.view(batch, 1, 1, length)
     given = [each for each in (mask, padding) if each is not None]
     if all(each.dtype == torch.bool for each in given):
         hidden = [each.logical_not() for each in given]
         return None if not given else hidden[0] if len(given) == 1 else hidden[0] & hidden[1]
     return sum(_added(each, query.dtype) for each in given)  # type: ignore[return-value]
+
+
+def _check(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise refusal(name, mask.dtype, "boolean or floating point, as in torch")
+    if tuple(mask.shape) not in shapes:
+        raise refusal(name, tuple(mask.shape), " or ".join(map(str, shapes)))
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:

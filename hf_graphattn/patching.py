@@ -23,7 +23,7 @@ from .backends import DELEGATE
 from .checking import FILTERED, Check, compare, made_batch
 from .configs import is_marked
 from .errors import GraphAttentionError, refusal
-from .filters import is_patched, refuse_no_model
+from .filters import graph_filters, is_patched, refuse_no_model
 from .own_attention import reason
 from .parallel import refuse_spread
 from .placing import passed, place, take_out
@@ -129,7 +129,7 @@ def unpatch_model(model: Model) -> Model:
     or loaded by transformers itself) becomes plain too.
 
     Raises:
-        GraphAttentionError: the model is not patched, or is running.
+        GraphAttentionError: the model is not patched, or is running; or it has filters of its own.
     """
     refuse_no_model(model)
     with _LOCK:
@@ -140,6 +140,11 @@ def unpatch_model(model: Model) -> Model:
             )
         refuse_running(model, "unpatching")
         take_out(model)
+        if is_patched(model):
+            raise GraphAttentionError(
+                f"{', '.join(graph_filters(model))}: filters that patch_model did not put into "
+                f"{type(model).__name__}, since they are part of its modules. They stay."
+            )
     return model
 
 

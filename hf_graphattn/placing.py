@@ -1,8 +1,8 @@
 """Putting filters into a model's attention modules, and taking them out again.
 
 Each module gains a submodule `graph_filter`, and a way for it to act: a forward pre-hook where
-transformers' interface calls it, a hook of the dropout module of A (`after_dropout`), or an object
-in the place of torch's own (`multihead`). The modules of a transformers model get copies of their
+transformers' interface calls it, a hook of the dropout module of A (`after_dropout`), or a class of
+ours for torch's own (`multihead`). The modules of a transformers model get copies of their
 configs, which say the name of the attention function and what was patched, in one JSON object,
 `config.graph_attn`. Whether a model may be patched is `patching`'s question.
 """
@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from . import after_attention, after_dropout, backends
+from . import after_attention, after_dropout, backends, multihead
 from .architectures import MULTIHEAD, AttentionModule, attention_modules, own_attention
 from .card import hub_id
 from .config_entry import make_entry
@@ -67,17 +67,14 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
     chosen = _choose_layers(layers, config)
     places = [after_attention.place_of(model, each, config) for each in chosen if config.place]
     filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
-    name_stacks(
-        {name: each for name, each in filters.items() if each.reads_first},
-        [each.name for each in layers],
-    )
+    name_stacks(model, {n: each for n, each in filters.items() if each.reads_first}, layers)
     if isinstance(model, PreTrainedModel):
         unverified = not all(each.is_verified for each in layers)
         as_eager = unverified or bool(own_attention(model)) or backend == backends.DELEGATE
         checked = {CHECKED: passed(backend)} if unverified else {}
         _mark(model, config, AS_EAGER if as_eager else NAME, checked)
     for each in modules:
-        _put_in(model, each, filters.get(each.name))
+        _put_in(each, filters.get(each.name))
     for module in places:
         after_attention.put_at(module, config)
     if any(each.reads_first for each in filters.values()):
@@ -96,7 +93,7 @@ def take_out(model: nn.Module) -> None:
     """Take the filters out of a model, and give its modules their configs back."""
     owners: list[Any] = [m for m in model.modules() if UNDO in m.__dict__]
     for attention in attention_modules(model):
-        _take_out(model, attention)
+        _take_out(attention)
     for module in model.modules():
         for hook in HOOKS:
             _remove(module, hook)
@@ -138,7 +135,9 @@ def _build(
         raise refusal(
             f"the number of heads of {layer.name}",
             "not known",
-            "one of the attributes by which attention modules of transformers say it",
+            f"a positive integer, in {layer.row.num_heads!r} as registered"
+            if layer.row is not None and layer.row.num_heads
+            else "one of the attributes by which attention modules of transformers say it",
             "Leave this layer out with layers=(...).",
         )
     module: Any = layer.module
@@ -149,11 +148,8 @@ def _build(
     elif isinstance(layer.module, MULTIHEAD):
         refuse_other_keys(layer.module)
         if graph_filter.reads_first:
-            raise refusal(
-                "config",
-                config,
-                "a filter that reads one layer alone, in torch's nn.MultiheadAttention",
-            )
+            allowed_here = "a filter that reads one layer alone, in torch's nn.MultiheadAttention"
+            raise refusal("config", config, allowed_here)
         allowed = tuple(name for name in allowed if name != backends.DELEGATE)
     graph_filter.backend = backends.check(backend, allowed)
     graph_filter.to(layer.device).train(layer.module.training)
@@ -176,7 +172,7 @@ def _mark(model: Any, config: VariantConfig, implementation: str, checked: dict[
     model.__dict__.update(methods)
 
 
-def _put_in(model: nn.Module, attention: AttentionModule, graph_filter: GraphFilter | None) -> None:
+def _put_in(attention: AttentionModule, graph_filter: GraphFilter | None) -> None:
     module = attention.module
     if graph_filter is None:
         # None marks a module as plain on purpose; a module without the mark was never patched.
@@ -184,18 +180,10 @@ def _put_in(model: nn.Module, attention: AttentionModule, graph_filter: GraphFil
     elif attention.row is not None:
         after_dropout.put_in(module, graph_filter)
     elif isinstance(module, MULTIHEAD):
-        _replace(model, module, MultiheadAttention.around(module, graph_filter))
+        multihead.put_in(module, graph_filter)
     else:
         setattr(module, FILTER, graph_filter)
         module.register_forward_pre_hook(before_attention, with_kwargs=True)
-
-
-def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put a module in the place of another, wherever the model has that one."""
-    for parent in model.modules():
-        for name, child in parent._modules.items():
-            if child is old:
-                parent._modules[name] = new
 
 
 def tell_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -222,10 +210,10 @@ def torch_encoders(model: nn.Module) -> list[Any]:
     return [each for each in model.modules() if isinstance(each, nn.TransformerEncoder)]
 
 
-def _take_out(model: nn.Module, attention: AttentionModule) -> None:
+def _take_out(attention: AttentionModule) -> None:
     module = attention.module
     if isinstance(module, MultiheadAttention):
-        _replace(model, module, module.plain())
+        multihead.take_out(module)
         return
     if attention.row is not None:
         after_dropout.take_out(module)

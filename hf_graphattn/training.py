@@ -65,7 +65,8 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
     """Leave only the filters' learned scalars and the task's head trainable; returns the model.
 
     The head is what a model has around its base model: a classifier and its pooler, or BERT's
-    `cls`. A language model's output embeddings are pretrained, so they are frozen with the base.
+    `cls`. A language model's output embeddings are pretrained, so they are frozen with the base. Of
+    a plain torch model the scalars alone stay trainable, since nothing says what its head is.
     `model.requires_grad_(True)` undoes it.
 
     Raises:
@@ -81,7 +82,8 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
             f"the filters of {type(model).__name__} learn no scalar, so only its head would be "
             f"trained. Name scalars in the config's trainable."
         )
-    head = list(_head(base_model(model)))
+    base = base_model(model)
+    head = list(_head(base)) if isinstance(base, PreTrainedModel) else []
     model.requires_grad_(False)
     for parameter in (*scalars, *head):
         parameter.requires_grad_(True)

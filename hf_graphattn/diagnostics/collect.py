@@ -81,6 +81,13 @@ def diagnose(
             or no sequence has two tokens.
     """
     refuse_no_model(model)
+    apart = [each for each in self_attention_modules(model) if not each.through_interface]
+    if apart:
+        raise refusal(
+            "model",
+            f"{type(model).__name__} with {type(apart[0].module).__name__}",
+            "a model whose attention goes through transformers' AttentionInterface",
+        )
     settings = _settings(max_sequences, max_tokens, powers, orders)
     if is_spread(model):
         raise refusal(

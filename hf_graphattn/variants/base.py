@@ -195,6 +195,7 @@ class GraphFilter(nn.Module):
     backend: str = "auto"  # what the user asked for; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first; a cache keeps what they are given
     stack: str = ""  # the layers that it is one of; set by `patch_model` where `reads_first`
+    begins: bool = False  # whether its layer is the first of them
     is_shared: bool = False  # whether each process has a part of the heads; set by `share_heads`
 
     def __init__(self, config: VariantConfig, num_heads: int) -> None:

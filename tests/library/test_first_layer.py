@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 import torch
 from cases import FIRST_LAYER_CASES
-from tiny import GENERATORS, HEADS, MODELS, ROWS, build, inputs
+from tiny import GENERATORS, HEADS, MODELS, ROWS, build, inputs, spread
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    BertConfig,
+    BertModel,
+    BertPreTrainedModel,
+    PreTrainedModel,
+)
 from transformers.masking_utils import eager_mask
+from zoo import models
 
 import hf_graphattn as ga
 from hf_graphattn.architectures import eager_attention
+from hf_graphattn.patching import patch
 
 NEUTRENO, RESIDUAL = (FIRST_LAYER_CASES[n].config for n in ("neutreno", "value_residual"))
 CONFIGS = {name: case.config for name, case in FIRST_LAYER_CASES.items()}
@@ -187,6 +196,40 @@ def test_the_first_layer_is_plain_attention_and_must_have_a_filter() -> None:
         with pytest.raises(ga.GraphAttentionError, match=r"transformer\.h\.0\.attn"):
             ga.patch_model(MODELS["GPT-2"](), ga.NeuTRENOConfig(layers=layers))
     ga.patch_model(MODELS["GPT-2"](), ga.NeuTRENOConfig(layers=(0, 1)))
+
+
+class Twice(BertPreTrainedModel):
+    """One stack, called twice in a forward."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config)
+
+    def forward(self, first: Tensor, second: Tensor, **kwargs: Any) -> Tensor:
+        self.bert(first, **kwargs)
+        return self.bert(second, **kwargs)[0]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_each_call_of_a_stack_has_its_own_first_values(config: ga.VariantConfig) -> None:
+    model = Twice(BertConfig(**ROWS["BERT"].settings)).eval()
+    spread(model)
+    patch(model, config, "auto", False, None)
+    one, two, three = torch.randint(3, 50, (3, 2, 7))
+    assert torch.equal(model(one, three), model(two, three))
+
+
+def test_layers_that_regroup_their_tokens_are_refused() -> None:
+    """Swin shifts its windows: row i of V_0 is another token's."""
+    with pytest.raises(ga.GraphAttentionError, match="SwinAttention, whose tokens may be others"):
+        ga.patch_model(models.build("swin"), NEUTRENO, check=True)
+
+
+def test_a_first_layer_that_is_dropped_is_told() -> None:
+    model = patched("BART", NEUTRENO)
+    second = model.model.encoder.layers[1]
+    with pytest.raises(ga.GraphAttentionError, match="layerdrop"):
+        second(torch.randn(2, 5, 32), attention_mask=None, graph_attn_first={})
 
 
 def test_where_no_values_travel_it_is_refused() -> None:

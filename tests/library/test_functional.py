@@ -101,6 +101,10 @@ REFUSED: dict[str, tuple[Call, tuple[str, ...]]] = {
         lambda q, k, v, f: ga.attention(q, k, v, f, mask=torch.ones(11, 11, dtype=torch.long)),
         ("mask", "torch.int64", "boolean"),
     ),
+    "mask of one dimension": (
+        lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(11)),
+        ("mask", "(11,)"),
+    ),
     "mask of another shape": (
         lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(7, 11)),
         ("mask", "(7, 11)", "broadcasts to (2, 4, 11, 11)"),
@@ -137,11 +141,8 @@ def calls(batch_first: bool) -> dict[str, tuple[Tensor, dict[str, object]]]:
     return {
         "plain": (x, {}),
         "padding": (x, {"key_padding_mask": padding}),
-        "causal": (x, {"attn_mask": causal, "is_causal": True}),
-        "causal, padding": (
-            x,
-            {"attn_mask": causal, "key_padding_mask": padding, "is_causal": True},
-        ),
+        "causal": (x, causal),
+        "causal, padding": (x, {"key_padding_mask": padding, **causal}),
         "bias, padding": (x, {"attn_mask": bias, "key_padding_mask": padding.double() * -9.0}),
         "one row": (x[0] if batch_first else x[:, 0], {"attn_mask": bias[:HEADS]}),
     }
@@ -291,6 +292,66 @@ def test_what_cannot_be_patched_of_torchs_is_refused() -> None:
         ga.patch_model(model, GFSA)
 
 
+class Sevenfold(nn.MultiheadAttention):
+    """A subclass that does more."""
+
+    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+        out, weights = super().forward(*args, **kwargs)
+        return 7 * out, weights
+
+
+def test_what_does_more_than_torchs_module_is_refused() -> None:
+    """A filter would take the place of what it does, or be passed by."""
+    with pytest.raises(ga.GraphAttentionError, match="no attention"):
+        ga.patch_model(nn.Sequential(Sevenfold(8, 2)), GFSA)
+    model = encoder()
+    model.layers[1].self_attn.forward = model.layers[1].self_attn.forward
+    with pytest.raises(ga.GraphAttentionError, match="forward of its own"):
+        ga.patch_model(model, GFSA)
+    assert not ga.is_patched(model)
+
+
+def test_the_module_stays_the_same_object() -> None:
+    model = encoder()
+    known = [layer.self_attn for layer in model.layers]
+    x = torch.randn(2, LENGTH, WIDTH).double()
+    plain = known[0](x, x, x)[0]
+    ga.patch_model(model, GFSA)
+    assert not torch.allclose(known[0](x, x, x)[0], plain)
+    ga.unpatch_model(model)
+    assert torch.equal(known[0](x, x, x)[0], plain)
+
+
+def test_masks_that_torch_refuses_are_refused() -> None:
+    _, drop_in = multihead(batch_first=True)
+    x = torch.randn(3, 5, WIDTH).double()
+    for masks_given in (
+        {"key_padding_mask": torch.ones(3, 5, dtype=torch.long)},
+        {"key_padding_mask": torch.zeros(5, 3, dtype=torch.bool)},
+        {"attn_mask": torch.zeros(1, 5, dtype=torch.bool)},
+    ):
+        with pytest.raises(ga.GraphAttentionError, match=next(iter(masks_given))):
+            drop_in(x, x, x, **masks_given)
+    bias = torch.randn(5, 5).double()  # a hint beside another mask: torch takes the mask
+    plain, drop_in = multihead(batch_first=True)
+    given = {"attn_mask": bias, "is_causal": True, "need_weights": True}
+    torch.testing.assert_close(drop_in(x, x, x, **given), plain(x, x, x, **given))
+
+
+def test_filters_of_several_configs_are_not_saved_as_one(tmp_path: Path) -> None:
+    orders = [ga.MultiheadAttention(8, 2, graph_attn=ga.GFSAConfig(order=n)) for n in (2, 9)]
+    with pytest.raises(ga.GraphAttentionError, match="several configs"):
+        ga.save_filters(nn.Sequential(*orders), tmp_path)
+
+
+def test_a_plain_torch_model_trains_its_scalars_alone_and_is_not_diagnosed() -> None:
+    model = ga.freeze_base(ga.patch_model(encoder(), GFSA))
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert trained == {name for name, _ in ga.filter_parameters(model)}
+    with pytest.raises(ga.GraphAttentionError, match="AttentionInterface"):
+        ga.diagnose(model, batch())
+
+
 def test_a_module_of_ones_own_trains_its_filter() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -304,3 +365,6 @@ def test_a_module_of_ones_own_trains_its_filter() -> None:
     own(*states()).pow(2).sum().backward()
     assert own.graph_filter.w_K.grad.abs().min() > 0
     assert list(own.state_dict()) == ["graph_filter.w_K"]
+    assert [name for name, _ in ga.filter_parameters(own)] == ["graph_filter.w_K"]
+    with pytest.raises(ga.GraphAttentionError, match="They stay"):
+        ga.unpatch_model(own)

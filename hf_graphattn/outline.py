@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from .checkpoints import reading
 from .config_entry import read_entry
 from .configs import ENTRY
+from .errors import refusal
 from .variants import VariantConfig
 
 
@@ -26,8 +28,10 @@ def outline(
         revision, trust_remote_code: as in transformers' `from_pretrained`.
 
     Raises:
-        GraphAttentionError: the config makes no model.
+        GraphAttentionError: there is no such folder, or the config makes no model.
     """
+    if path.startswith((".", os.sep, "~")) and not os.path.isdir(path):
+        raise refusal("the model", path, "a folder that exists, or the name of a hub repository")
     with reading(path):
         config = AutoConfig.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code

@@ -32,7 +32,11 @@ def run(options: argparse.Namespace) -> None:
     texts = _texts(options.text, whole=options.whole_text)
     for path in filter(None, (options.output, options.json)):
         _check_folder(path)
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    asked = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise refusal("--device", asked, "a device of torch: cpu, cuda, cuda:1") from None
     diagnoses: dict[str, Diagnosis] = {}
     read: dict[str, TokenIds] = {}
     for name, path in names.items():

@@ -164,7 +164,8 @@ def no_matrix(variant: str, why: str) -> GraphAttentionError:
     """The error of a filter whose output is no matrix times the values."""
     return GraphAttentionError(
         f"variant {variant!r} has no matrix H: its output, {why}, is no matrix times the values. "
-        f"Pass output_attentions=False, and do not diagnose a model that has it."
+        f"Pass output_attentions=False (need_weights=False to a MultiheadAttention), and do not "
+        f"diagnose a model that has it."
     )
 
 

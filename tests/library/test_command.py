@@ -176,3 +176,20 @@ def test_only_a_terminal_folds(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     main(["report", str(patched_folder)])
     assert capsys.readouterr().out == f"{table.text(90)}\n" != f"{table}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["supported", "/no/such/folder"], "a folder that exists"),
+        (["diagnose", "--model", "m", "--text", __file__, "--device", "nosuch"], "--device is"),
+    ],
+)
+def test_what_is_not_there_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line

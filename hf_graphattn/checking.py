@@ -7,6 +7,7 @@ classes are not verified is compared with itself, on a copy in float64:
     plain       filters that change nothing, against the architecture's own eager attention
     filtered    GFSA, against GFSA whose every `attend` is the architecture's own eager attention
                 or, where it has none to call, its own product of A and the values
+    fused       the same by fused passes, which "auto" takes for batches that are larger
     effect      GFSA changes what the model returns
     plat ...    the variant that is wanted, against its form with the architecture's own attention
                 or, where that cannot compute it, with the kept matrix
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from .after_dropout import OwnProducts
 from .architectures import MULTIHEAD, self_attention_modules
-from .backends import DELEGATE, EAGER
+from .backends import DELEGATE, EAGER, SDPA
 from .configs import model_configs
 from .errors import GraphAttentionError, refusal
 from .own_attention import is_registered
@@ -101,10 +102,11 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     # What the comparison's filter does not have is a kernel of the wanted one's own.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
     neutral, filtered = (_placed(copied, run, each, used) for each in (none, some))
-    change = _error(filtered, neutral)
+    change, expected = _error(filtered, neutral), _expected(copied, run, some)
     rows = [
         _compared("plain", neutral, plain, tolerance),
-        _compared("filtered", filtered, _expected(copied, run, some), tolerance),
+        _compared("filtered", filtered, expected, tolerance),
+        *(_fused(copied, run, some, expected, tolerance) if used == "auto" else ()),
         CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
         *wanted,
     ]
@@ -112,6 +114,21 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
         given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
         rows.append(_cached(copied, given, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
+
+
+def _fused(
+    model: Any,
+    run: Callable[[], list[Tensor]],
+    config: GFSAConfig,
+    expected: list[Tensor],
+    tolerance: float,
+) -> list[CheckRow]:
+    """Nothing where fused passes are refused: then "auto" does not take them either."""
+    try:
+        found = _placed(model, run, config, SDPA)
+    except GraphAttentionError:
+        return []
+    return [_compared("fused", found, expected, tolerance)]
 
 
 def _refuse_ambiguous(model: Any, batch: Mapping[str, Any]) -> None:

@@ -105,8 +105,8 @@ def check(
 ) -> Check:
     """Compare filters on a plain model with the architecture's own attention; print what it found.
 
-    It costs a copy of the model in float64 (in float32, where it cannot run in float64), five
-    forwards of the batch (seven with a config of your own) and, where the model generates, four
+    It costs a copy of the model in float64 (in float32, where it cannot run in float64), six
+    forwards of the batch (eight with a config of your own) and, where the model generates, four
     times three tokens.
 
     Args:

@@ -35,7 +35,7 @@ _BACKENDS: dict[str, type[Attention]] = {
 }
 
 
-DELEGATE, EAGER = DelegateAttention.name, EagerAttention.name
+DELEGATE, EAGER, SDPA = DelegateAttention.name, EagerAttention.name, SdpaAttention.name
 
 
 def check(backend: object, supported: Iterable[str]) -> str:
@@ -118,6 +118,7 @@ def make(name: str, inputs: AttentionInputs) -> Attention:
 __all__ = [
     "DELEGATE",
     "EAGER",
+    "SDPA",
     "Attention",
     "AttentionInputs",
     "FirstValues",

@@ -281,3 +281,13 @@ def test_cross_attention_is_refused_where_its_name_does_not_tell(
     ids = inputs(model)["input_ids"]
     with pytest.raises(ga.GraphAttentionError, match=r"BartAttention .*key_value_states"):
         model(input_ids=ids, decoder_input_ids=ids)
+
+
+def test_what_auto_takes_for_larger_batches_is_compared_too() -> None:
+    """EoMT's masks hide whole rows, which fused passes treat otherwise, plain ones too."""
+    model = models.build("eomt")
+    found = {row.name: row.passed for row in ga.check(model, **zoo_inputs(model)).rows}
+    assert found == {"plain": True, "filtered": True, "fused": False, "effect": True}
+    assert ga.check(model, backend="eager", **zoo_inputs(model)).passed
+    capped = ga.check(models.build("gemma2"), **zoo_inputs(models.build("gemma2")))
+    assert "fused" not in {row.name for row in capped.rows}  # refused there

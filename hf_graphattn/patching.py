@@ -110,8 +110,8 @@ def check(
     times three tokens.
 
     Args:
-        model: a plain model; it is not touched. torch's random numbers are set back to where they were, so no other
-            thread should draw them meanwhile.
+        model: a plain model; it is not touched. torch's random numbers are set back to where they
+            were, so no other thread should draw them meanwhile.
         config, backend: as in `patch_model`.
         batch: what a forward of the model is called with. Rows with padding make it say more.
 

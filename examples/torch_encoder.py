@@ -30,7 +30,7 @@ def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, ((2 * ids)[:, :, None] == ids[:, None]).any((1, 2)).long()
 
 
-def main(steps: int = 400) -> None:
+def main(steps: int = 200) -> None:
     torch.manual_seed(0)
     model = ga.patch_model(Classifier(), ga.GFSAConfig(order=4))
     groups = ga.optimizer_groups(model, 1e-3, filter_learning_rate=1e-2)

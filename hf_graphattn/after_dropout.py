@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .backends import DELEGATE, EAGER, Attention
-from .errors import GraphAttentionError, refusal
+from .errors import GraphAttentionError, no_square, refusal
 from .own_attention import row_of
 from .variants import GraphFilter
 
@@ -57,11 +57,7 @@ class AfterDropout:
                 f"shape (B, {graph_filter.num_heads}, N, N): no filter can be put there."
             )
         if matrix.shape[-2] != matrix.shape[-1]:
-            raise GraphAttentionError(
-                f"{name} has {matrix.shape[-2]} queries and {matrix.shape[-1]} keys: keys from a "
-                f"cache that the filter cannot use (pass use_cache=False), or of other tokens, "
-                f"where A has no square (leave such modules out with layers=(...))."
-            )
+            raise no_square(name, matrix.shape[-2], matrix.shape[-1])
         # torch.compile cannot trace a ContextVar; nothing is checked while it traces.
         products = None if torch.compiler.is_compiling() else OwnProducts.active.get()
         if products is not None:

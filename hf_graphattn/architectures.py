@@ -5,7 +5,7 @@ calling convention. So they are found by a rule: no list of architectures is nee
 only to say which were verified. Any other is verified by `check` before it is patched.
 
 Some of the others are reached by the dropout module of A (`own_attention`), and torch's own
-`nn.MultiheadAttention` in plain torch models by an object in its place (`multihead`).
+`nn.MultiheadAttention` in plain torch models by a class of ours for it (`multihead`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from .errors import GraphAttentionError
-from .own_attention import OwnAttention, row_of
+from .own_attention import OwnAttention, forward_owner, row_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,6 @@ ARCHITECTURES = (
     Architecture("ViT", "ViTAttention", "layernorm_after", "attention"),
     Architecture("Whisper", "WhisperAttention"),
 )
-VERIFIED = frozenset(row.attention for row in ARCHITECTURES)
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function up names
 # How the parts of the path of a cross-attention module are called; the name alone misses some.
@@ -189,7 +188,7 @@ def _forward(cls: Any) -> Any:
 
 def _architecture(cls: type) -> Architecture | None:
     """The row of the class whose forward it has: a subclass may have one of its own."""
-    owner = next(base for base in cls.__mro__ if "forward" in vars(base))
+    owner = forward_owner(cls)
     if not owner.__module__.startswith("transformers."):
         return None
     return next((row for row in ARCHITECTURES if row.attention == owner.__name__), None)

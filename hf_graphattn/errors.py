@@ -17,6 +17,15 @@ def refusal(what: str, got: object, allowed: str, remedy: str = "") -> GraphAtte
     return GraphAttentionError(f"{message} {remedy}".rstrip())
 
 
+def no_square(name: str, queries: int, keys: int) -> GraphAttentionError:
+    """The error of an attention class whose A, (queries, keys), no filter can take."""
+    return GraphAttentionError(
+        f"{name} has {queries} queries and {keys} keys: keys from a cache that the filter cannot "
+        f"use (pass use_cache=False), or of other tokens, where A has no square (leave such "
+        f"modules out with layers=(...))."
+    )
+
+
 def path_text(what: str, path: object) -> str:
     """The text of a path, or of the name of a repository.
 

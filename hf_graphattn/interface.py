@@ -24,7 +24,7 @@ from . import after_attention, backends, masks
 from .architectures import eager_attention
 from .backends import AttentionInputs, FirstValues
 from .cache import CachedAttention, OperandLayer, operand_layer
-from .errors import GraphAttentionError
+from .errors import GraphAttentionError, no_square
 from .first_layer import first_values
 from .functional import one_per_query_head
 
@@ -160,11 +160,7 @@ def _of_queries(
     own = value if layer is None else one_per_query_head(layer.new_values, inputs.query)
     new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
     if own.shape[-2] != new:
-        raise GraphAttentionError(
-            f"{type(module).__name__} has {new} queries and {keys} keys: keys from a cache that "
-            f"the filter cannot use (pass use_cache=False), or of other tokens, where A has no "
-            f"square (leave such modules out with layers=(...))."
-        )
+        raise no_square(type(module).__name__, new, keys)
     return own
 
 

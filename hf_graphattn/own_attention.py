@@ -190,7 +190,7 @@ def register_architecture(
 
 def row_of(module: nn.Module) -> OwnAttention | None:
     """The row of a module's class; None where no filter reaches it by its dropout."""
-    owner = next(base for base in type(module).__mro__ if "forward" in vars(base))
+    owner = forward_owner(type(module))
     row = _registered.get(owner) or _in_table(owner)
     is_more = row is not None and any(getattr(module, name, False) for name in row.without)
     return None if is_more else row
@@ -199,6 +199,12 @@ def row_of(module: nn.Module) -> OwnAttention | None:
 def is_registered(module: nn.Module) -> bool:
     """Whether its row is one of `register_architecture`, which no list can say is exact."""
     return row_of(module) in _registered.values()
+
+
+@cache
+def forward_owner(cls: Any) -> type:
+    """The class whose forward it has: what is known of a class holds for that of its forward."""
+    return next(base for base in cls.__mro__ if "forward" in vars(base))
 
 
 @cache

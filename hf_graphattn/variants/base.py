@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from hf_graphattn.backends import AttentionInputs, FirstValues
+from hf_graphattn.backends import AttentionInputs, FirstValues, make
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.kernels.base import Kernel
 
@@ -144,6 +144,14 @@ def finite_number(name: str, value: Any) -> float:
 def every_value(attend: Attend, value: Tensor) -> Tensor:
     """The values of all keys, (B, H, Nk, D): without a cache they are those of the rows."""
     return value if attend.every_value is None else attend.every_value
+
+
+def attend_all(attend: Attend, x: Tensor) -> Tensor:
+    """`A x` of an x that has a row for every key, (B, H, Nk, D).
+
+    Not `attend` itself: with a cache its first call is on the values of all keys as they are.
+    """
+    return make(attend.name, attend.inputs)(x)
 
 
 def first_values(attend: Attend) -> FirstValues:

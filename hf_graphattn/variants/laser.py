@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_graphattn.backends import make
 from hf_graphattn.errors import refusal
 
 from .base import (
     Attend,
     GraphFilter,
     VariantConfig,
+    attend_all,
     every_value,
     finite_number,
     no_matrix,
@@ -82,8 +82,7 @@ class LASERFilter(GraphFilter):
         clamped = self.clamp * torch.tanh(every_value(attend, value).to(precise) / self.clamp)
         greatest = clamped.detach().amax(-2, keepdim=True)
         raised = (clamped - greatest).exp().to(value.dtype)
-        # Not `attend` itself: with a cache its first call is on the values of all keys as they are.
-        total = make(attend.name, attend.inputs)(raised).to(precise)
+        total = attend_all(attend, raised).to(precise)
         nothing = total == 0.0
         logarithm = total.masked_fill(nothing, 1.0).log() + greatest
         return logarithm.masked_fill(nothing, 0.0).to(value.dtype)

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from hf_graphattn.backends import make
 from hf_graphattn.errors import GraphAttentionError
 
 from .base import (
     Attend,
     GraphFilter,
     VariantConfig,
+    attend_all,
     combination,
     every_value,
     first_values,
@@ -69,8 +69,7 @@ class ValueResidualFilter(GraphFilter):
                 f"each layer. Pass use_cache=False."
             )
         mixed = combination((1.0, values), (share, first), (-share, values))
-        # Not `attend` itself: with a cache its first call is on the values of all keys as they are.
-        return make(attend.name, attend.inputs)(mixed)
+        return attend_all(attend, mixed)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """Raise `GraphAttentionError`: no matrix times the values is the output."""

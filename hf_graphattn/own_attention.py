@@ -188,7 +188,7 @@ def register_architecture(
     )
 
 
-def row_of(module: nn.Module) -> OwnAttention | None:
+def row_of(module: Any) -> OwnAttention | None:
     """The row of a module's class; None where no filter reaches it by its dropout."""
     owner = forward_owner(type(module))
     row = _registered.get(owner) or _in_table(owner)

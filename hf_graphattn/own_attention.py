@@ -190,7 +190,7 @@ def register_architecture(
 
 def row_of(module: Any) -> OwnAttention | None:
     """The row of a module's class; None where no filter reaches it by its dropout."""
-    owner = forward_owner(type(module))
+    owner = forward_owner(module.__class__)
     row = _registered.get(owner) or _in_table(owner)
     is_more = row is not None and any(getattr(module, name, False) for name in row.without)
     return None if is_more else row

@@ -22,14 +22,19 @@ LONG = 8192  # from here one round: a call takes seconds to minutes, and moves l
 
 
 def call(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callable[[], None]:
-    """Forward and backward of one form, on states of its own."""
-    dtype = getattr(torch, arguments.dtype)
+    """Forward and backward of one form, on states of its own.
+
+    The output is put into the order (B, N, H, D), as transformers' attention functions do.
+    """
+    device, causal = arguments.device, not arguments.bidirectional
     shape = (length, arguments.heads, arguments.width, arguments.batch)
-    q, k, v = forms.states(*shape, arguments.device, dtype)
-    upstream = torch.randn_like(q)
+    q, k, v = forms.states(*shape, device, getattr(torch, arguments.dtype))
+    mask = forms.padding(arguments.batch, length, causal, device) if arguments.padding else None
+    upstream = torch.randn_like(q).transpose(1, 2)
 
     def run() -> None:
-        form(q, k, v, not arguments.bidirectional, arguments.dropout).backward(upstream)
+        out = form(q, k, v, causal, arguments.dropout, mask)
+        out.transpose(1, 2).contiguous().backward(upstream)
         q.grad = k.grad = v.grad = None
 
     return run
@@ -69,6 +74,7 @@ def seconds(length: int, arguments: argparse.Namespace) -> dict[str, Any]:
         warm_up=0 if once else 1,
         device=arguments.device,
         budget=arguments.budget,
+        keep=not arguments.default_allocator,
     )
     return {name: asdict(timing) for name, timing in taken.items()}
 
@@ -93,10 +99,12 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--bidirectional", action="store_true")
+    parser.add_argument("--padding", action="store_true", help="With a padding mask.")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--memory", action="store_true", help="Measure peak memory too.")
+    parser.add_argument("--default_allocator", action="store_true", help=measure.DEFAULT_ALLOCATOR)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--budget", type=float, default=30.0, help="Seconds a length.")
     parser.add_argument("--output", type=Path, help="JSON file; the plot goes beside it.")

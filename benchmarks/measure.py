@@ -2,11 +2,12 @@
 
 The cases of one table run in turns, a round at a time, so that a machine that grows slower grows
 slower for all of them. A ratio is the median over rounds of (case / first case), each taken within
-one round.
+one round. `commits.py` runs two processes, of which each does a round in turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -25,9 +26,13 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+import hf_graphattn
+from hf_graphattn.version import __version__
+
+ROOT = Path(hf_graphattn.__file__).resolve().parents[1]  # of the library that is measured
+TURNS = "BENCHMARKS_TURNS"  # the variable that says that the standard input passes the turns
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
-PACKAGES = ("hf_graphattn", "torch", "transformers")
+DEFAULT_ALLOCATOR = "Time with malloc as it is, which gives freed memory back."
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,16 @@ def interleaved(
     warm_up: int = 1,
     device: str = "cpu",
     budget: float | None = None,
+    keep: bool = True,
 ) -> dict[str, Timing]:
     """Time the cases in turns; ``budget`` (seconds) may end the rounds early, after three.
 
-    Freed memory is kept for the next call, as GPUs' allocator does: else the forms with large
-    matrices would be timed on page faults too.
+    With ``keep`` freed memory is kept for the next call from now on, as GPUs' allocator does: else
+    the forms with large matrices would be timed on page faults too. Without, malloc is left as it
+    is, which in a process where nothing was timed with it is glibc's default.
     """
-    _keep_freed_memory(True)
+    if keep:
+        _keep_freed_memory(True)
     for _ in range(warm_up):
         for call in cases.values():
             call()
@@ -64,6 +72,7 @@ def interleaved(
     gc.disable()
     try:
         for done in range(rounds):
+            take_turns()
             for name, call in cases.items():
                 taken[name].append(_seconds(call, device))
             if budget is not None and done >= 2 and time.perf_counter() - start > budget:
@@ -72,6 +81,14 @@ def interleaved(
         gc.enable()
     first = next(iter(taken.values()))
     return {name: _timing(seconds, first) for name, seconds in taken.items()}
+
+
+def take_turns() -> None:
+    """Let the other process of `commits.py` do its round; where there is none, nothing."""
+    if TURNS in os.environ:
+        with contextlib.suppress(BrokenPipeError):  # the other has ended
+            os.write(0, b".")
+        os.read(0, 1)
 
 
 def peak_memory(case: Callable[[], Callable[[], object]], device: str = "cpu") -> int:
@@ -143,9 +160,13 @@ def origin(device: str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "python": platform.python_version(),
-        "versions": {name: metadata.version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain")),
+        "versions": {
+            "hf_graphattn": __version__,  # which need not be installed
+            "torch": torch.__version__,
+            "transformers": metadata.version("transformers"),
+        },
+        "commit": git("rev-parse", "HEAD"),
+        "dirty": bool(git("status", "--porcelain")),
     }
 
 
@@ -183,6 +204,7 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str | None:
+    """What git prints of the library's tree; None where it fails, or there is no git."""
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from transformers import (
 import hf_graphattn as ga
 
 PUBLISHED = "benchmark_published_gfsa"
+FORMS = (*forms.CONFIGS, "published gfsa")  # beside plain
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,19 @@ def published_gfsa(
     return out.transpose(1, 2).contiguous(), None
 
 
-def models(case: Case, device: str) -> dict[str, PreTrainedModel]:
-    """Plain, ours and the published form, from the same weights."""
+def models(
+    build: Callable[[], PreTrainedModel], names: Sequence[str], device: str
+) -> dict[str, PreTrainedModel]:
+    """The model in plain form, and in the forms of these names, from the same weights."""
     torch.manual_seed(0)
-    plain = case.build().to(device).train()
+    plain = build().to(device)
     found = {"plain": plain}
-    for variant, config in forms.CONFIGS.items():
-        found[variant] = ga.patch_model(copy.deepcopy(plain), config)
-    found["published gfsa"] = copy.deepcopy(plain)
-    found["published gfsa"].set_attn_implementation(PUBLISHED)
+    for name in names:
+        found[name] = copy.deepcopy(plain)
+        if name == "published gfsa":
+            found[name].set_attn_implementation(PUBLISHED)
+        else:
+            ga.patch_model(found[name], forms.CONFIGS[name])
     return found
 
 
@@ -107,7 +112,7 @@ def main() -> None:
     """Print ratios to plain, a line a case, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=["gpt2", "bert-dropout"], choices=list(CASES))
-    parser.add_argument("--forms", nargs="+", help="Which, beside plain (default: all).")
+    parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
@@ -121,9 +126,8 @@ def main() -> None:
     for name in arguments.cases:
         case, dtype = CASES[name], getattr(torch, arguments.dtype)
         steps = {
-            form: step(model, case, arguments.device, dtype)
-            for form, model in models(case, arguments.device).items()
-            if form in ("plain", *(arguments.forms or (form,)))
+            form: step(model.train(), case, arguments.device, dtype)
+            for form, model in models(case.build, arguments.forms, arguments.device).items()
         }
         taken = measure.interleaved(
             steps, rounds=arguments.rounds, device=arguments.device, budget=arguments.budget

@@ -6,10 +6,23 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 import warm
 from PIL import Image
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+IN_TURNS = """
+import sys
+from dataclasses import asdict
+from pathlib import Path
+import measure
+order = Path(sys.argv[1]).open("a", buffering=1)
+call = lambda: order.write(measure.ROOT.name + "\\n")
+taken = measure.interleaved({"plain": call}, rounds=3)
+found = {"machine": measure.origin(), "plain": asdict(taken["plain"])}
+measure.write(Path(sys.argv[-1]), found)
+"""
 
 
 def run(script: str, *arguments: object) -> str:
@@ -41,6 +54,18 @@ def test_attention_writes_a_table_its_numbers_and_a_plot(tmp_path: Path) -> None
         assert all(timing["peak_bytes"] >= 0 for timing in row.values())
     with Image.open(target.with_suffix(".png")) as image:
         assert min(image.size) > 400
+
+
+@pytest.mark.skipif(not (BENCHMARKS.parent / ".git").exists(), reason="there are no commits")
+def test_two_commits_do_their_rounds_in_turns_each_with_its_own_library(tmp_path: Path) -> None:
+    script, order, target = (tmp_path / name for name in ("script.py", "order", "commits.json"))
+    script.write_text(IN_TURNS, "utf-8")
+    shown = run("commits.py", "--base", "HEAD", "--output", target, script, order)
+    assert shown.splitlines()[1].split() == ["plain", "1.00", "->", "1.00"]
+    # A warm-up and three rounds.
+    assert order.read_text("utf-8").split() == ["base", BENCHMARKS.parent.name] * 4
+    (row,) = json.loads(target.read_text("utf-8")).values()
+    assert [row["rows"]["plain"][name]["rounds"] for name in ("base", "new")] == [3, 3]
 
 
 def test_peak_memory_is_what_a_call_needs() -> None:

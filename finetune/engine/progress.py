@@ -1,4 +1,4 @@
-"""What a run has done so far, which epoch was best, and the log of its steps."""
+"""What a run has done so far, which evaluation was best, and the log of its steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from finetune.settings.training import TrainArguments
 
 WARM_UP_STEPS = 3  # not timed: the first steps allocate memory and choose kernels
 LOG = "train_log.jsonl"
+Evaluation = dict[str, float]  # epoch, step, learning rate, and what was measured
 
 
 @dataclass
@@ -23,18 +24,30 @@ class Progress:
     """What training has done and measured so far. A step is one update of the weights."""
 
     step: int = 0
-    epoch: int = 0  # finished and evaluated ones
+    epoch: int = 0  # finished ones
     batches: int = 0  # of the current epoch, that each process has trained on
-    loss_sum: float = 0.0  # of the current epoch, over all processes
+    loss_sum: float = 0.0  # since the last evaluation, over all processes
     weight_sum: float = 0.0  # examples or tokens that it sums over
-    train_loss: float = math.nan  # mean over the examples or tokens of the last epoch
-    best_value: float | None = None
-    best_epoch: int | None = None
+    train_loss: float = math.nan  # mean over those between the last two evaluations
     best_name: str | None = None  # the checkpoint with the best weights, if they are kept
-    epochs_without_better: int = 0
     step_seconds: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)  # after each step
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[Evaluation] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Progress:
+        """As a checkpoint has it; what earlier versions kept beside the history is in it."""
+        return cls(**{f.name: saved[f.name] for f in fields(cls) if f.name in saved})
+
+    def take(self, metrics: Mapping[str, float]) -> None:
+        """Take an evaluation into the history; the sums of the training loss begin anew.
+
+        Its epoch is the one that was trained in last, counted from 1.
+        """
+        self.train_loss = self.loss_sum / self.weight_sum
+        self.loss_sum, self.weight_sum = 0.0, 0.0
+        epoch, rate = self.epoch + (self.batches > 0), self.learning_rates[-1]
+        self.history.append({"epoch": epoch, "step": self.step, "learning_rate": rate, **metrics})
 
     def seconds_per_step(self) -> float | None:
         """Median time of a step, without the first few; None if there were no others."""
@@ -44,12 +57,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which epoch is best, and after how many worse ones training stops.
+    """Which evaluation is best, and after how many worse ones training stops.
 
     Attributes:
         metric: the evaluation's key, ``eval_<metric>``.
         greater_is_better: which way it is better.
-        patience: so many epochs in a row without a better one end the training; None: never.
+        patience: so many in a row without a better one end the training; None: never.
     """
 
     metric: str
@@ -86,27 +99,20 @@ class Selection:
             )
         return cls(metric, greater, train.early_stopping_patience)
 
-    def update(self, progress: Progress, metrics: Mapping[str, float]) -> bool:
-        """Take the epoch's metrics into the progress; whether it is the best so far."""
-        value = metrics[self.metric]
-        best = progress.best_value
+    def best(self, history: list[Evaluation]) -> Evaluation:
+        """The best evaluation, the first of equal ones; NaN is never better."""
         sign = 1 if self.greater_is_better else -1
-        # A first epoch counts whatever it is; after it NaN is never better.
-        is_best = best is None or sign * value > sign * best or math.isnan(best) > math.isnan(value)
-        if is_best:
-            progress.best_value, progress.best_epoch = value, progress.epoch
-            progress.epochs_without_better = 0
-        else:
-            progress.epochs_without_better += 1
-        return is_best
+        return max(history, key=lambda x: (not math.isnan(x[self.metric]), sign * x[self.metric]))
 
-    def ends(self, progress: Progress) -> bool:
+    def ends(self, history: list[Evaluation]) -> bool:
         """Whether patience is used up."""
-        return self.patience is not None and progress.epochs_without_better >= self.patience
+        if self.patience is None or not history:
+            return False
+        return len(history) - 1 - history.index(self.best(history)) >= self.patience
 
 
 class StepLog:
-    """A file with a JSON line a step and an epoch, kept by the main process."""
+    """A file with a JSON line a step and an evaluation, kept by the main process."""
 
     def __init__(self, folder: Path, is_main_process: bool) -> None:
         self.path = folder / LOG if is_main_process else None

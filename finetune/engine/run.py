@@ -113,22 +113,22 @@ def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Pat
 
 
 def summary(trainer: Trainer) -> dict[str, Any]:
-    """Metrics of the last epoch, or of the best if its weights are kept, and what led there."""
-    progress = trainer.progress
-    last = progress.history[-1]
-    kept = last
-    if progress.best_name is not None and progress.best_epoch is not None:
-        kept = progress.history[progress.best_epoch - 1]
+    """Metrics of the last evaluation, or of the best if its weights are kept; what led there."""
+    progress, metric = trainer.progress, trainer.selection.metric
+    last, best = progress.history[-1], trainer.selection.best(progress.history)
+    kept = last if progress.best_name is None else best
     return {name: value for name, value in kept.items() if name.startswith("eval_")} | {
         "train_loss": progress.train_loss,
         "epochs": last["epoch"],
         "steps": progress.step,
         "best": {
-            "metric": trainer.selection.metric,
-            "value": progress.best_value,
-            "epoch": progress.best_epoch,
+            "metric": metric,
+            "value": best[metric],
+            "epoch": best["epoch"],
+            "step": best["step"],
         },
         "weights_of_epoch": kept["epoch"],
+        "weights_of_step": kept["step"],
         "seconds_per_step": progress.seconds_per_step(),
         "history": progress.history,
     }

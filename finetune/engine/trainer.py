@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cached_property
@@ -113,11 +113,11 @@ class Trainer:
             lambda version: as_told_by(version, self.fingerprint, config),
             self.settings.defaults(),
         )
-        self.progress, self._resumed_from = Progress(**found), path
+        self.progress, self._resumed_from = Progress.of(found), path
         logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
 
     def train(self) -> Progress:
-        """Train and evaluate each epoch until the last or the end of patience; then the best one.
+        """Train and evaluate until the last update or the end of patience; then the best weights.
 
         Raises ``DivergedError`` with the step if the loss becomes NaN or infinite.
         """
@@ -125,9 +125,13 @@ class Trainer:
         self._bring_best()
         self._log_file.start(progress.step)
         bar = tqdm(total=self.steps, initial=progress.step, desc="Training", unit="step")
-        while progress.epoch < self.epochs and not self.selection.ends(progress):
-            self._train_epoch(bar)
-            self._end_epoch(self.evaluate())
+        self.model.train()
+        start = time.perf_counter()
+        for window in self._windows():
+            loss, tokens = self._update(window)
+            self._end_step(loss, tokens, time.perf_counter() - start, bar)
+            self._evaluate_and_save()
+            start = time.perf_counter()
         bar.close()
         self._load_best()
         return progress
@@ -166,20 +170,17 @@ class Trainer:
             checkpoints.bring_best(self._resumed_from, self.folder, self.progress.best_name)
         self.accelerator.wait_for_everyone()
 
-    def _train_epoch(self, bar: Any) -> None:
-        self.model.train()
+    def _windows(self) -> Iterator[list[Portion]]:
+        """The batches of each update that is left."""
         progress = self.progress
-        start = time.perf_counter()
-        for window in self.updates.read(progress.epoch, progress.batches):
-            loss, tokens = self._update(window)
-            progress.batches += len(window)
-            self._end_step(loss, tokens, time.perf_counter() - start, bar)
-            if progress.step >= self.steps:
-                break
-            if progress.batches < self.updates.batches and self._is_due():
-                self._save()
-            start = time.perf_counter()
-        progress.train_loss = progress.loss_sum / progress.weight_sum
+        while not self._is_over():
+            for window in self.updates.read(progress.epoch, progress.batches):
+                yield window
+                if self._is_over():
+                    break
+
+    def _is_over(self) -> bool:
+        return self.progress.epoch >= self.epochs or self.selection.ends(self.progress.history)
 
     def _update(self, window: list[Portion]) -> tuple[float, int]:
         """One update; returns its mean loss and the number of its tokens, of all processes.
@@ -202,35 +203,41 @@ class Trainer:
                 accelerator.backward(loss * (weight * scale))
             found += loss.detach().double() * weight
         loss_sum = self._checked(found)
-        self._clip()
+        longest = self.settings.train.max_grad_norm
+        if longest > 0:
+            accelerator.clip_grad_norm_(self.model.parameters(), longest)
         self.optimizer.step()
         if not self.optimizer.step_was_skipped:
             self.schedule.step()
         self.optimizer.zero_grad()
         self.progress.loss_sum += loss_sum
         self.progress.weight_sum += total
+        self.progress.batches += len(window)
         return loss_sum / total, int(tokens)
 
-    def _end_epoch(self, metrics: dict[str, float]) -> None:
+    def _evaluate_and_save(self) -> None:
+        """What is due after an update."""
         progress, train = self.progress, self.settings.train
-        progress.epoch += 1
-        progress.batches, progress.loss_sum, progress.weight_sum = 0, 0.0, 0.0
-        progress.history.append(self._state() | metrics)
-        is_best = self.selection.update(progress, metrics)
-        self._log({"epoch": progress.epoch, "train_loss": progress.train_loss} | metrics)
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        logger.info(f"epoch {progress.epoch} of {self.epochs}: {shown}")
+        is_best = False
+        if self._is_due(train.eval_steps or EACH_EPOCH) or progress.step == self.steps:
+            metrics = self.evaluate()
+            self.model.train()
+            progress.take(metrics)
+            last = progress.history[-1]
+            is_best = self.selection.best(progress.history) is last
+            self._log({"epoch": last["epoch"], "train_loss": progress.train_loss} | metrics)
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            logger.info(f"epoch {last['epoch']} of {self.epochs}, step {progress.step}: {shown}")
         if is_best and train.keeps_best:
             progress.best_name = checkpoints.name_of(progress.step)
             self._save()
-        elif self._is_due():
+        elif self._is_due(train.checkpointing_steps):
             self._save()
 
-    def _is_due(self) -> bool:
-        """Whether a checkpoint is due now; at an epoch's end only after its evaluation."""
-        every, ends_epoch = self.settings.train.checkpointing_steps, self.progress.batches == 0
+    def _is_due(self, every: int | str | None) -> bool:
+        """Whether it is time for what is done every so many updates, or at each epoch's end."""
         if every is None or every == EACH_EPOCH:
-            return every == EACH_EPOCH and ends_epoch
+            return every == EACH_EPOCH and self.progress.batches == 0
         return self.progress.step % int(every) == 0
 
     def _save(self) -> None:
@@ -245,20 +252,15 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _load_best(self) -> None:
-        """The best epoch's weights, if they are kept and were not the last one's."""
+        """The best evaluation's weights, if they are kept and were not the last one's."""
         best, progress = self.progress.best_name, self.progress
         is_evaluated = self._has_predictions is not None
         if best is not None and best != checkpoints.name_of(progress.step):
             self.accelerator.load_state(str(checkpoints.find(str(self.folder / best), self.folder)))
-            logger.info(f"best epoch: {progress.best_epoch}; its weights are tested and saved")
+            logger.info(f"best evaluation: {best}; its weights are tested and saved")
             is_evaluated = self._has_predictions is False
         if not is_evaluated:
             self.evaluate()  # so that the predictions are of the weights that are saved
-
-    def _state(self) -> dict[str, float]:
-        progress = self.progress
-        rate = progress.learning_rates[-1]
-        return {"epoch": progress.epoch, "step": progress.step, "learning_rate": rate}
 
     def _summed(self, *values: float) -> list[float]:
         """Each value summed over all processes, in float64."""
@@ -278,14 +280,11 @@ class Trainer:
             )
         return total
 
-    def _clip(self) -> None:
-        limit = self.settings.train.max_grad_norm
-        if limit > 0:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
-
     def _end_step(self, loss: float, tokens: int, seconds: float, bar: Any) -> None:
         progress = self.progress
         progress.step += 1
+        if progress.batches == self.updates.batches or progress.step == self.steps:
+            progress.epoch, progress.batches = progress.epoch + 1, 0
         progress.step_seconds.append(seconds)
         progress.learning_rates.append(self.schedule.get_last_lr()[0])
         rate, speed = progress.learning_rates[-1], tokens / seconds

@@ -35,15 +35,21 @@ class CheckpointArguments:
     checkpoints_total_limit: int | None = flag(
         "Keep the newest so many checkpoints, and the best; default: all.", free=True
     )
+    eval_strategy: Literal["epoch", "steps"] | None = flag(
+        "Evaluate at each epoch's end, or every eval_steps updates; default: steps where that is "
+        "given, else epoch. The end of training is evaluated in any case.",
+        free=True,  # eval_steps says the same
+    )
+    eval_steps: int | None = flag("Evaluate after every so many updates, not at epochs' ends.")
     early_stopping_patience: int | None = flag(
-        "Stop after so many epochs in a row without a better metric_for_best_model."
+        "Stop after so many evaluations in a row without a better metric_for_best_model."
     )
     metric_for_best_model: str | None = flag("Which metric is best; default: the task's main one.")
     greater_is_better: bool | None = flag(
         "Whether more of that metric is better; default: as the metric itself says."
     )
     load_best_model_at_end: bool | None = flag(
-        "Test and save the best epoch's weights; default: with early_stopping_patience."
+        "Test and save the best evaluation's weights; default: with early_stopping_patience."
     )
     overwrite_output_dir: bool = flag(
         "Replace another run that is in output_dir: what it left there is removed.",
@@ -66,7 +72,14 @@ class CheckpointArguments:
     hub_private_repo: bool | None = flag("Whether a new repository is private.", free=True)
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "checkpoints_total_limit", "early_stopping_patience")
+        at_least(self, 1, "checkpoints_total_limit", "eval_steps", "early_stopping_patience")
+        if self.eval_strategy not in (None, "steps" if self.eval_steps else "epoch"):
+            raise refusal(
+                "eval_strategy",
+                self.eval_strategy,
+                f"steps with eval_steps, {EACH_EPOCH} without",
+                "Give --eval_steps how many updates, or drop one of the two.",
+            )
         steps = self.checkpointing_steps
         if steps not in (None, EACH_EPOCH) and not (steps.isdecimal() and int(steps) > 0):
             raise refusal(
@@ -87,7 +100,7 @@ class CheckpointArguments:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the best epoch's weights are kept and loaded at the end."""
+        """Whether the best evaluation's weights are kept and loaded at the end."""
         if self.load_best_model_at_end is None:
             return self.early_stopping_patience is not None
         return self.load_best_model_at_end

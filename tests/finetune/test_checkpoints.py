@@ -12,57 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from checkpoint_runs import RUN, SAVING, resumed, run, saved, sealed
+from checkpoint_runs import (
+    RUN,
+    SAVING,
+    KilledError,
+    assert_same,
+    kill_after,
+    outcome,
+    resumed,
+    run,
+    saved,
+    sealed,
+)
 from tiny_run import trainer
 
 from finetune.engine import checkpoints, storage
 from finetune.engine.predictions import EVALUATED
-from finetune.engine.progress import LOG
-from finetune.engine.trainer import Trainer
 
 BATCHES, FIRST_SAVED = 21, 4
 PREDICTED = EVALUATED.format("")
-
-
-class KilledError(BaseException):
-    """Stands for the process's end."""
-
-
-def kill_after(started: Trainer, batches: int) -> None:
-    """End the run before it has learned from one more batch."""
-    loss, left = started.objective.loss, iter(range(batches))
-
-    def counted(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        if next(left, None) is None:
-            raise KilledError
-        return loss(model, batch)
-
-    object.__setattr__(started.objective, "loss", counted)
-    with pytest.raises(KilledError):
-        started.train()
-
-
-def outcome(finished: Trainer) -> dict[str, Any]:
-    """All that must not differ."""
-    progress = vars(finished.progress) | {"step_seconds": len(finished.progress.step_seconds)}
-    optimizer = finished.optimizer.state_dict()["state"]
-    lines = (finished.folder / LOG).read_text().splitlines()
-    logged = [json.loads(line) | {"tokens_per_s": None} for line in lines]
-    weights = {name: x.clone() for name, x in finished.model.state_dict().items()}
-    return {"progress": progress, "weights": weights, "optimizer": optimizer, "log": logged}
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Equal bit for bit, in whatever containers."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for name in expected:
-            assert_same(found[name], expected[name])
-    elif isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected)
-    else:
-        assert found == expected
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +103,7 @@ def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
     object.__setattr__(
         finished.objective, "evaluate", lambda _: metrics | {"eval_loss": next(losses)}
     )
-    progress = finished.train()
-    assert progress.best_epoch == 1
-    assert progress.best_name == "step_4"
+    assert finished.train().best_name == "step_4"
     kept = [path.name for path in checkpoints.listed(tmp_path)]
     assert kept == ["step_4", "step_11", "step_12"]
     # At the end the model has the best epoch's weights again.

@@ -112,6 +112,7 @@ def test_an_unfinished_checkpoint_is_passed_over(
         (("--seed", "7"), "seed: 42 -> 7"),
         (("--variant", "plat"), "variant: 'gfsa' -> 'plat'"),
         (("--order", "5"), "order: 3 -> 5"),
+        (("--eval_steps", "3"), "eval_steps: None -> 3"),
         (("--learning_rate", "0.02"), r"learning_rate: 0\.01 -> 0\.02"),
         (("--max_train_samples", "9"), "training data: '13 rows, .*' -> '9 rows"),
     ],

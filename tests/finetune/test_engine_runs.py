@@ -13,7 +13,7 @@ from tiny_run import COLA, trainer
 import hf_graphattn as ga
 from finetune import glue
 from finetune.engine import checkpoints, storage
-from finetune.engine.progress import LOG, Progress, Selection
+from finetune.engine.progress import LOG, Selection
 from finetune.engine.trainer import Trainer
 from finetune.settings.training import TrainArguments
 
@@ -40,7 +40,8 @@ def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
     best = losses.index(max(losses))
     # Two epochs without a better one, then the end, and it was before the last.
     assert len(losses) == best + 3 < 12
-    assert results["best"] == {"metric": "eval_loss", "value": losses[best], "epoch": best + 1}
+    when = {"epoch": best + 1, "step": 2 * (best + 1)}
+    assert results["best"] == {"metric": "eval_loss", "value": losses[best], **when}
     assert (results["eval_loss"], results["weights_of_epoch"]) == (losses[best], best + 1)
     out = tmp_path / "out"
     assert [p.name for p in checkpoints.listed(out)] == [f"step_{2 * (best + 1)}"]
@@ -123,16 +124,17 @@ def test_a_metric_that_does_not_say_what_is_better_needs_the_flag() -> None:
 
 
 def test_ties_and_nan_are_no_better() -> None:
-    selection, progress = Selection("eval_x", True, 2), Progress()
-    values = [math.nan, 1.0, 1.0, math.nan, 2.0, 1.5, 1.0]
-    better, ends = [], []
-    for value in values:
-        progress.epoch += 1
-        better.append(selection.update(progress, {"eval_x": value}))
-        ends.append(selection.ends(progress))
-    assert better == [True, True, False, False, True, False, False]
-    assert ends == [False, False, False, True, False, False, True]
-    assert progress.best_epoch == 5
+    selection = Selection("eval_x", True, 2)
+    values = [math.nan, -math.inf, 1.0, 1.0, math.nan, 2.0, 1.5, 1.0]
+    history = [{"step": step, "eval_x": value} for step, value in enumerate(values, start=1)]
+    known = [history[:count] for count in range(1, len(history) + 1)]
+    assert [selection.best(found)["step"] for found in known] == [1, 2, 3, 3, 3, 6, 6, 6]
+    ends = [selection.ends(found) for found in known]
+    assert ends == [False, False, False, False, True, False, False, True]
+    less = Selection("eval_x", False, None)
+    assert less.best(history[2:])["step"] == 3
+    assert not less.ends(history)
+    assert not selection.ends([])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,12 @@ def test_ties_and_nan_are_no_better() -> None:
         ("--checkpointing_steps often", "checkpointing_steps is 'often'"),
         ("--checkpoints_total_limit 0", "checkpoints_total_limit is 0"),
         ("--early_stopping_patience 0", "early_stopping_patience is 0"),
+        ("--eval_steps 0", r"eval_steps is 0; allowed: a number of at least 1\."),
+        (
+            "--eval_steps 2 --eval_strategy epoch",
+            "eval_strategy is 'epoch'; allowed: steps with eval_steps, epoch without",
+        ),
+        ("--eval_strategy steps", r"'steps'; allowed: .*\. Give --eval_steps how many updates"),
     ],
 )
 def test_refusals(tmp_path: Path, argv: str, message: str) -> None:

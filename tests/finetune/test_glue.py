@@ -123,7 +123,7 @@ def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     tiny_task.save_bert(tmp_path / "bert", **still)
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
-    argv += ["--num_train_epochs", "2", "--gradient_accumulation_steps", "2"]
+    argv += ["--num_train_epochs", "2", "--gradient_accumulation_steps", "2", "--eval_steps", "1"]
     argv += ["--per_device_eval_batch_size", "2", "--learning_rate", "0.008", "--do_predict"]
     # 15 rows: the last batch of an epoch is short, and so is the epoch's last update.
     alone = glue.main([*argv, "--per_device_train_batch_size", "4"])
@@ -141,8 +141,9 @@ def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
     run_script(*launch, argv=argv)
     results = written(tmp_path)
     assert (results["machine"]["processes"], alone["machine"]["processes"]) == (2, 1)
-    assert [h["step"] for h in results["history"]] == [2, 4]
-    assert [h["learning_rate"] for h in results["history"]] == pytest.approx([0.004, 0.0])
+    assert [(h["epoch"], h["step"]) for h in results["history"]] == [(1, 1), (1, 2), (2, 3), (2, 4)]
+    rates = [h["learning_rate"] for h in results["history"]]
+    assert rates == pytest.approx([0.006, 0.004, 0.002, 0.0])
     for mine, theirs in zip(results["history"], alone["history"], strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4)
     assert results["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-4)

@@ -174,7 +174,7 @@ def test_the_character_recipe_is_nanogpts() -> None:
     assert (train.learning_rate, train.schedule_settings) == (1e-3, {"min_lr": 1e-4})
     assert (train.adam_beta1, train.adam_beta2, train.weight_decay) == (0.9, 0.99, 0.1)
     assert (train.num_warmup_steps, train.max_train_steps, train.max_grad_norm) == (100, 5000, 1)
-    assert train.keeps_best
+    assert (train.eval_steps, train.metric_for_best_model, train.keeps_best) == (250, "loss", True)
 
 
 def test_the_recipe_of_plats_language_model() -> None:

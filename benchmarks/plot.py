@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,14 @@ def _memory(axes: Any, rows: dict[int, Any]) -> None:
             if row.get(name, {}).get("peak_bytes", 0) > 0
         }
         if points:
-            _line(axes, points, name, colour, label)
+            _line(axes, points, name, colour, label + _kept_to(points))
     _finish(axes, sorted(rows), "peak memory of the call, MB")
+
+
+def _kept_to(points: dict[int, float]) -> str:
+    """What a fall says: a longer call takes less memory only where "auto" keeps A no longer."""
+    falls = [length for length, longer in pairwise(points) if points[longer] < points[length]]
+    return f" (keeps A up to N = {falls[-1]}: faster)" if falls else ""
 
 
 def _line(axes: Any, points: dict[int, float], name: str, colour: str, label: str) -> None:

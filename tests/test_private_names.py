@@ -61,6 +61,14 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.zeros(1),
         "How often a tensor was changed in place. Look for what autograd compares in its backward.",
     ),
+    "_disable_dynamo": (
+        lambda: torch,
+        "torch.compiler.disable without an import of the compiler. Look into that function.",
+    ),
+    "_dynamo_marked_constant": (
+        lambda: torch.compiler.assume_constant_result(lambda: None),
+        "All that torch.compiler.assume_constant_result sets. Look into it.",
+    ),
     "_current_frames": (lambda: sys, "The frames that each thread runs. Look into threading, sys."),
     "_qkv_same_embed_dim": (
         lambda: torch.nn.MultiheadAttention(2, 1),

@@ -118,7 +118,7 @@ class Pass:
     causal: bool
 
 
-@torch.compiler.disable
+@torch._disable_dynamo  # torch.compiler.disable, which would import the compiler already: 2 s
 def _masked(query: Tensor, key: Tensor, x: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
     """`A x`, (B, Nq, H, D), under a mask that comes from padding and causality."""
     _, packed = _flash_attn()

@@ -48,10 +48,13 @@ class TritonAttention(Attention):
             )
 
 
-@torch.compiler.assume_constant_result
 def _missing() -> str | None:
     """Why Triton's kernels cannot run on this machine; None where they can."""
     return _looked_up()
+
+
+# What torch.compiler.assume_constant_result does, but for importing the compiler, which takes 2 s.
+_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache  # "auto" asks at every call of every layer

@@ -13,7 +13,17 @@ import hf_graphattn as ga
 from hf_graphattn.backends import make
 from hf_graphattn.kernels import plat
 
+GLOBALS = plat.blockwise.__globals__
 
+
+@pytest.fixture(params=["kept", "made again"])
+def matrices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one sequence and of few heads, whose matrices the backward has or makes again."""
+    monkeypatch.setitem(GLOBALS, "BLOCK_ELEMENTS", 1000)
+    monkeypatch.setitem(GLOBALS, "KEPT_ELEMENTS", 0 if request.param == "made again" else 10**6)
+
+
+@pytest.mark.usefixtures("matrices")
 @pytest.mark.parametrize("kind", ["none", "causal", "left", "full", "additive"])
 @pytest.mark.parametrize("block_rows", [1, 4, 62, 63, 1000])
 def test_blocks_are_the_whole_forward_and_in_every_gradient(block_rows: int, kind: str) -> None:
@@ -38,9 +48,11 @@ def test_blocks_are_the_whole_forward_and_in_every_gradient(block_rows: int, kin
         torch.testing.assert_close(blocked, whole, atol=1e-11, rtol=1e-9)
 
 
-def test_blocks_with_dropout_have_the_right_gradients() -> None:
+@pytest.mark.usefixtures("matrices")
+def test_blocks_with_dropout_have_the_right_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward draws each block's mask again; by finite differences under one seed."""
     torch.manual_seed(0)
+    monkeypatch.setitem(GLOBALS, "BLOCK_ELEMENTS", 2 * 6)  # blocks of one head
     query, key, value = leaves(*(x.double() for x in states(2, 6, width=3)))
     p = torch.tensor([1.5, 2.6], dtype=torch.float64).view(2, 1, 1).requires_grad_()
 
@@ -59,18 +71,24 @@ def test_dropout_acts_on_the_attention_before_the_factor() -> None:
     query, key, value = (x.double() for x in states(2, 6))
     inputs = inputs_of(query, key, None, False, 0.4)
     graph_filter = ga.PLaTConfig(eps=1e-2).build(2).double()
+    plain = ga.PLaTConfig(p=2.0).build(2).double()
+    identity = torch.eye(6, dtype=torch.float64).expand(2, 2, 6, 6)
+    whole = attention(query, key, inputs.scaling, None, False)
     for backend in ("blockwise", "eager"):
         torch.manual_seed(5)
         got = graph_filter(make(backend, inputs), value)
         torch.manual_seed(5)
-        whole = attention(query, key, inputs.scaling, None, False)
-        dropped = torch.nn.functional.dropout(whole, 0.4)
+        dropped = plain(make(backend, inputs), identity)  # A after dropout
         assert (dropped == 0).any()
+        torch.testing.assert_close(dropped, torch.where(dropped == 0, dropped, whole / 0.6))
         expected = formula(dropped, value, {"p": torch.tensor([1.5, 2.5])})
         torch.testing.assert_close(got, expected)
 
 
-def test_what_blocks_keep_for_the_backward_is_linear_in_the_length() -> None:
+def test_what_blocks_keep_for_the_backward_is_linear_in_the_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(GLOBALS, "KEPT_ELEMENTS", 0)
     kept = {}
     for length in (64, 128):
         inputs_and_value = leaves(*states(2, length))
@@ -88,21 +106,67 @@ def test_what_blocks_keep_for_the_backward_is_linear_in_the_length() -> None:
     assert kept[128] <= 2.2 * kept[64]
 
 
-def test_the_default_block_size_splits_long_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = []
-    states_of = plat.blockwise.__globals__["_States"]
+@pytest.mark.parametrize(
+    ("elements", "groups", "rows"),
+    [
+        (10**6, [(3, 2)], [20, 20]),  # (sequences, heads) of each group, rows of each block
+        (2 * 2 * 20 * 40, [(2, 2), (1, 2)], [20, 20]),
+        (20 * 40, [(1, 1)] * 6, [20, 20]),
+        (40, [(1, 1)] * 6, [16, 16, 8]),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_and_many_heads_are_split(
+    elements: int,
+    groups: list[tuple[int, int]],
+    rows: list[int],
+    causal: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+    states_of = GLOBALS["_States"]
     block = states_of.block
 
-    def spy(self: object, start: int, stop: int) -> object:
-        starts.append((start, stop))
-        return block(self, start, stop)
+    def spy(self: object, *where: slice) -> object:
+        found = block(self, *where)
+        sizes.append(tuple(found.weights.shape))
+        return found
 
     monkeypatch.setattr(states_of, "block", spy)
-    monkeypatch.setitem(plat.blockwise.__globals__, "BLOCK_ELEMENTS", 2 * 2 * 40 * 16)
-    monkeypatch.setitem(plat.blockwise.__globals__, "KEPT_ELEMENTS", 2 * 2 * 40 * 39)
-    query, key, value = states(2, 40)
-    plat.blockwise(inputs_of(query, key, None, False), every(value), 1.5, 1e-3)
-    assert starts == [(0, 16), (16, 32), (32, 40)]
+    monkeypatch.setitem(GLOBALS, "BLOCK_ROWS", 20)
+    monkeypatch.setitem(GLOBALS, "BLOCK_ELEMENTS", elements)
+    query, key, value = states(2, 40, batch=3)
+    plat.blockwise(inputs_of(query, key, None, causal), every(value), 1.5, 1e-3)
+    keys = [sum(rows[: i + 1]) if causal else 40 for i in range(len(rows))]
+    assert sizes == [(*g, r, k) for g in groups for r, k in zip(rows, keys, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_row_alone_is_that_row_of_the_whole(dtype: torch.dtype) -> None:
+    """As in cached generation. By differences, which are exact for values with a large offset."""
+    torch.manual_seed(0)
+    query, key, _ = (x.to(dtype) for x in states(4, 63, width=16))
+    value = close_values("offset", 63).to(dtype)
+    value[:, :, 5] = value[:, :, -1]  # at distance 0
+    p = torch.tensor([1.5, 2.6, 1.2, 3.0]).view(-1, 1, 1)
+    mask = mask_of("left", 2, 63)
+    assert mask is not None
+    row = plat.Values(every=value, rows=value[:, :, -1:])
+    results = []
+    for precise in (False, True):
+        own = leaves(query[:, :, -1:], key, row.every, row.rows, p)
+        given = [x.double() if precise else x for x in own]
+        inputs = inputs_of(given[0], given[1], mask[:, :, -1:], False)
+        if precise:
+            matrix = make("eager", inputs).matrix
+            square = (given[3] - given[2]).square().sum(-1).unsqueeze(-2)
+            out = matrix * (square + 1e-3) ** ((given[4] - 2.0) / 2.0) @ given[2]
+        else:
+            out = plat.blockwise(inputs, plat.Values(given[2], given[3]), given[4], 1e-3)
+            assert out.dtype == dtype
+        results.append([out, *torch.autograd.grad(out.double().square().sum(), own)])
+    for got, expected in zip(*results, strict=True):
+        assert error(got, expected.double()) <= 20 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("p", [(1.5,), (1.5, 2.5), (1.2, 2.0, 2.5, 3.0)])

@@ -5,42 +5,45 @@ u_xy = |v_x - v_y|^2 + eps, c = (p - 2) / 2:
 
     W = A u^c,   out = W V
     T = W * (dO V^T)                  the product that every gradient needs
-    dScores = T - A0 rowsum(T)        since A0 dA0 = T
+    dScores = T - A0 rowsum(T)        since A0 dA0 = T; rowsum(T) = rowsum(dO * out)
     dV     += W^T dO
-    E = c T / u                       the gradient of the squared distance
-    dV_rows += 2 (rowsum(E) x - E V),   dV += 2 (colsum(E) y - E^T X)
+    E = T / u                         0 where v_x = v_y; 2 c E is the gradient of the distance
+    dV_rows += 2 c (rowsum(E) x - E V),   dV += 2 c (colsum(E) y - E^T X)
     dp = sum(T log u) / 2
 
-The forward takes three products and the backward eight, since it makes each block's matrices again.
-A sequence short enough for one block keeps its matrices. Under causality a block skips the later
-keys.
+The forward takes three products and eight passes over a block's elements: the mask, softmax, u's
+bound, log, times c, exp2, times A, and u without its zeros. The backward makes these matrices
+again, two products and eight passes, and takes six products and five passes more: T, dScores, E and
+E's two sums, and two for a learned p. Short sequences keep the matrices. A block is small enough
+for the processor's cache, and under causality it skips the later keys.
 
 Everything is computed in float32 (float64 for float64 states), outside autocast. The squared
-distance plus eps is one product of width D + 2, `[-2 x, |x|^2 + eps, 1] . [y, 1, |y|^2]`. A
-distance below its rounding error is taken as 0, so that equal values are at distance 0 (see
-`naive.distance_factor`).
+distance plus eps is one product of width D + 2, `[-2 (1 + r) x, |x|^2 + eps, 1] . [y, 1, |y|^2]`.
+r is its rounding error over |x|^2 + |y|^2, at most: what is then not above eps is a distance below
+that error, and taken as 0, so that equal values are at distance 0 (see `naive.distance_factor`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from math import inf, log
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import dropout
+from torch.nn.functional import threshold
 from torch.utils.checkpoint import checkpoint
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 
 from .naive import ROUNDING, Values, naive
 
-# Of one block's matrix (B, H, rows, Nk): 16 MB in float32, the fastest size from 2 to 32 MB.
-BLOCK_ELEMENTS = 2**22
-KEPT_ELEMENTS = 2**23  # a whole matrix of at most so many is kept for the backward
+# The fastest from 64 to 256 rows and 2**20 to 2**22 elements, at 512 to 4096 tokens.
+BLOCK_ROWS = 128
+BLOCK_ELEMENTS = 2**22  # of one block's matrix (B, H, rows, Nk): 16 MB in float32
+KEPT_ELEMENTS = 2**23  # whole matrices of at most so many are kept for the backward
 
 
 def blockwise(
@@ -52,205 +55,197 @@ def blockwise(
 ) -> Tensor:
     """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p is a number or (H, 1, 1).
 
-    `block_rows` is the number of rows in a block. By default one matrix of a block stays under
-    `BLOCK_ELEMENTS`, and there is one block if the whole matrix is under `KEPT_ELEMENTS`.
+    `block_rows` is the number of rows in a block, `BLOCK_ROWS` by default. A block has as many
+    heads and sequences as stay under `BLOCK_ELEMENTS`. The matrices are kept for the backward where
+    a whole one (B, H, Nq, Nk) is under `KEPT_ELEMENTS`.
     """
     if torch.compiler.is_compiling():
         return _traceable(inputs, values, p, eps)
-    plan = _Plan(inputs.causal, inputs.scaling, inputs.dropout, eps, block_rows or 0)
-    return _Blockwise.apply(
-        inputs.query, inputs.key, values.every, values.rows, inputs.mask, p, plan
-    )
+    query, key, every, rows = inputs.query, inputs.key, values.every, values.rows
+    precise = torch.promote_types(query.dtype, torch.float32)
+    p = p.to(precise) if isinstance(p, Tensor) else query.new_full((1, 1, 1), p, dtype=precise)
+    with torch.autocast(query.device.type, enabled=False):
+        if rows.shape[-2] == 1:  # a new token of cached generation
+            inputs = replace(inputs, query=query.to(precise), key=key.to(precise))
+            values = Values(every.to(precise), rows.to(precise))
+            return naive(attention_matrix(inputs), values, p, eps).to(every.dtype)
+        learned = p.requires_grad and torch.is_grad_enabled()
+        plan = _Plan.of(inputs, rows.shape, eps, learned, block_rows)
+        return _Blockwise.apply(plan, query, key, every, rows, inputs.mask, p.unsqueeze(0))
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The arguments of `_Blockwise` that are not tensors. block_rows: 0 for the default."""
+    """The arguments of `_Blockwise` that are not tensors, and what is computed at once.
+
+    groups: the sequences and heads of each group. blocks: the rows and keys of a group's blocks.
+    """
 
     causal: bool
     scaling: float
     dropout: float
     eps: float
-    block_rows: int
+    learned: bool  # whether p has a gradient
+    keep: bool  # whether the matrices are kept for the backward
+    groups: list[tuple[slice, slice]]
+    blocks: list[tuple[slice, slice]]
+
+    @classmethod
+    def of(
+        cls,
+        inputs: AttentionInputs,
+        shape: torch.Size,
+        eps: float,
+        learned: bool,
+        block_rows: int | None,
+    ) -> _Plan:
+        batch, heads, length, _ = shape
+        keys, causal = inputs.key.shape[-2], inputs.causal
+        rows = block_rows or max(16, min(BLOCK_ROWS, length, BLOCK_ELEMENTS // keys))
+        at_once = max(1, BLOCK_ELEMENTS // (rows * keys))
+        sequences = max(1, at_once // heads)
+        keep = torch.is_grad_enabled() and batch * heads * length * keys <= KEPT_ELEMENTS
+        groups = [
+            (slice(b, b + sequences), slice(h, h + at_once))
+            for b in range(0, batch, sequences)
+            for h in range(0, heads, at_once)
+        ]
+        stops = [min(start + rows, length) for start in range(0, length, rows)]
+        blocks = [
+            (slice(start, stop), slice(stop if causal else keys))
+            for start, stop in zip([0, *stops], stops, strict=False)
+        ]
+        return cls(causal, inputs.scaling, inputs.dropout, eps, learned, keep, groups, blocks)
 
 
-@dataclass
-class _Block:
-    """One block's matrices, (B, H, rows, keys): A0, u, log u, and W (after dropout)."""
+class _Tensors(NamedTuple):
+    """The inputs of `_Blockwise`, or their gradients: None for a mask or a p that asks for none."""
+
+    query: Tensor
+    key: Tensor
+    every: Tensor
+    rows: Tensor
+    mask: Tensor | None
+    p: Any  # (1, H or 1, 1, 1)
+
+    def of(self, group: tuple[slice, slice]) -> _Tensors:
+        """The part of a group; what is one for all sequences or heads is whole."""
+
+        def part(x: Tensor) -> Tensor:
+            sizes = zip(group, x.shape[:2], strict=True)
+            return x[tuple(own if size > 1 else slice(None) for own, size in sizes)]
+
+        return _Tensors._make(None if x is None else part(x) for x in self)
+
+
+class _Block(NamedTuple):
+    """One block's matrices, (B, H, rows, keys): A0, u, log u if p is learned, W after dropout.
+
+    u is infinite where the distance is 0: its gradient is 0 there, whatever T / eps rounds to.
+    """
 
     softmax: Tensor
     distance: Tensor
-    log: Tensor
+    log: Tensor | None
     weights: Tensor
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query, key, every, rows, mask, p, plan: _Plan) -> Tensor:  # type: ignore[no-untyped-def]
-        precise = torch.promote_types(query.dtype, torch.float32)
-        states = _States.of(query, key, every, rows, mask, p, plan, precise)
-        random = _random_state(query.device) if plan.dropout > 0.0 else None
-        out = torch.empty(states.rows.shape, dtype=precise, device=query.device)
-        blocks = states.blocks()
-        keep = len(blocks) == 1 and any(ctx.needs_input_grad)
-        kept: tuple[Tensor, ...] = ()
-        with torch.autocast(query.device.type, enabled=False):
-            for start, stop in blocks:
-                block = states.block(start, stop)
-                out[:, :, start:stop] = block.weights @ states.every[:, :, : states.keys(stop)]
-                if keep:
-                    kept = (block.softmax, block.distance, block.log, block.weights)
-        learned = p if isinstance(p, Tensor) else None
-        ctx.save_for_backward(query, key, every, rows, mask, learned, *kept)
-        ctx.p, ctx.plan, ctx.random = p, plan, random
-        return out.to(every.dtype)
+    def forward(ctx: Any, plan: _Plan, *given: Any) -> Tensor:
+        tensors = _Tensors._make(given)
+        device = tensors.query.device
+        ctx.plan, ctx.seed = plan, int(torch.randint(2**62, ())) if plan.dropout > 0.0 else None
+        random, keep = _generator(ctx.seed, device), plan.keep and any(ctx.needs_input_grad)
+        out = torch.empty(tensors.rows.shape, dtype=tensors.p.dtype, device=device)
+        kept: list[Tensor | None] = []
+        for group in plan.groups:
+            states, found = _States(tensors.of(group), plan, random), out[group]
+            for rows, keys in plan.blocks:
+                block = states.block(rows, keys)
+                found[:, :, rows] = block.weights @ states.every[:, :, keys]
+                kept += block if keep else ()
+        ctx.save_for_backward(*given, out, *kept)
+        return out.to(tensors.every.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, every, rows, mask, p, *kept = ctx.saved_tensors
-        precise = torch.promote_types(query.dtype, torch.float32)
-        p = ctx.p if p is None else p
-        states = _States.of(query, key, every, rows, mask, p, ctx.plan, precise)
-        sums = _Gradients.zeros(states, ctx.needs_input_grad)
-        with torch.autocast(query.device.type, enabled=False), _repeated(ctx.random, query.device):
-            for start, stop in states.blocks():
-                block = _Block(*kept) if kept else states.block(start, stop)
-                sums.add(states, block, grad[:, :, start:stop].to(precise), start, stop)
-        return sums.finish(states, (query, key, every, rows, mask, p))
+        plan, (*given, out), kept = ctx.plan, ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        random = _generator(ctx.seed, grad.device)
+        blocks = (_Block(*kept[i : i + 4]) for i in range(0, len(kept), 4))
+        asked = (True, True, True, True, *ctx.needs_input_grad[5:])
+        sums = _Tensors._make(
+            torch.zeros_like(x, dtype=out.dtype) if needed else None
+            for x, needed in zip(given, asked, strict=True)
+        )
+        with torch.autocast(grad.device.type, enabled=False):
+            for group in plan.groups:
+                states = _States(_Tensors._make(given).of(group), plan, random)
+                states.backward(grad[group].to(out.dtype), out[group], blocks, sums.of(group))
+        found = (None if g is None else g.to(x.dtype) for g, x in zip(sums, given, strict=True))
+        return (None, *found)
 
 
-@dataclass
+def _generator(seed: int | None, device: torch.device) -> torch.Generator | None:
+    """Of dropout's random numbers, which the backward draws again."""
+    return None if seed is None else torch.Generator(device).manual_seed(seed)
+
+
 class _States:
-    """The inputs in the precision of the computation, and the two factors of the distance."""
+    """A group's inputs in the precision of the computation, and the distance's two factors."""
 
-    query: Tensor
-    key: Tensor
-    every: Tensor
-    rows: Tensor
-    mask: Tensor | None
-    power: float | Tensor  # c = (p - 2) / 2, a number or (H, 1, 1)
-    plan: _Plan
-    left: Tensor  # (B, H, rows, D + 2)
-    right: Tensor  # (B, H, keys, D + 2)
-    x_noise: Tensor  # (B, H, rows, 1): x_noise + y_noise is eps plus the rounding error
-    y_noise: Tensor  # (B, H, 1, keys)
-    centre: Tensor
-
-    @classmethod
-    def of(cls, query, key, every, rows, mask, p, plan, precise) -> _States:  # type: ignore[no-untyped-def]
-        query, key, every, rows = (x.to(precise) for x in (query, key, every, rows))
-        centre = every.mean(dim=-2, keepdim=True)  # a common offset changes no distance
-        x, y = rows - centre, every - centre
+    def __init__(self, given: _Tensors, plan: _Plan, random: torch.Generator | None) -> None:
+        p, self.mask, self.plan, self.random = given.p, given.mask, plan, random
+        self.power = (p - 2.0) / 2.0  # c, (1, H or 1, 1, 1)
+        self.query, self.key, self.every, rows = (x.to(p.dtype).contiguous() for x in given[:4])
+        centre = self.every.mean(dim=-2, keepdim=True)  # a common offset changes no distance
+        self.x, self.y = x, y = rows - centre, self.every - centre
         x_squares, y_squares = (z.square().sum(-1, keepdim=True) for z in (x, y))
-        left = torch.cat([-2.0 * x, x_squares + plan.eps, torch.ones_like(x_squares)], dim=-1)
-        right = torch.cat([y, torch.ones_like(y_squares), y_squares], dim=-1)
-        rounding = ROUNDING * torch.finfo(precise).eps
-        x_noise, y_noise = rounding * x_squares + plan.eps, (rounding * y_squares).mT
-        power = (p.to(precise) - 2.0) / 2.0 if isinstance(p, Tensor) else (p - 2.0) / 2.0
-        return cls(
-            query, key, every, rows, mask, power, plan, left, right, x_noise, y_noise, centre
-        )
+        scale = -2.0 * (1.0 + ROUNDING * torch.finfo(p.dtype).eps)
+        self.left = torch.cat([scale * x, x_squares + plan.eps, torch.ones_like(x_squares)], -1)
+        self.right = torch.cat([y, torch.ones_like(y_squares), y_squares], -1)
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """(start, stop) of each block of rows."""
-        batch, heads, length, _ = self.rows.shape
-        elements = batch * heads * self.key.shape[-2]
-        rows = self.plan.block_rows
-        if not rows:
-            whole = elements * length <= KEPT_ELEMENTS
-            rows = length if whole else max(16, BLOCK_ELEMENTS // elements)
-        return [(start, min(start + rows, length)) for start in range(0, length, max(rows, 1))]
-
-    def keys(self, stop: int) -> int:
-        """How many keys the rows before `stop` may see."""
-        length = self.key.shape[-2]
-        return min(stop, length) if self.plan.causal else length
-
-    def block(self, start: int, stop: int) -> _Block:
-        keys = self.keys(stop)
-        key, plan = self.key[:, :, :keys], self.plan
+    def block(self, rows: slice, keys: slice) -> _Block:
+        plan, key = self.plan, self.key[:, :, keys]
         inputs = AttentionInputs(self.query, key, self.mask, plan.causal, plan.scaling, 0.0)
-        softmax = attention_matrix(inputs, slice(start, stop))
-        distance = self.left[:, :, start:stop] @ self.right[:, :, :keys].mT
-        noise = self.x_noise[:, :, start:stop] + self.y_noise[..., :keys]
-        distance.masked_fill_(distance <= noise, plan.eps)
-        log = distance.log()
-        weights = (log * self.power).exp_().mul_(softmax)
+        softmax = attention_matrix(inputs, rows)
+        distance = (self.left[:, :, rows] @ self.right[:, :, keys].mT).clamp_min_(plan.eps)
+        logs = distance.log()
+        exponent = self.power / log(2.0)  # of 2, since exp2 takes a third of exp's time
+        weights = logs * exponent if plan.learned else logs.mul_(exponent)
+        weights.exp2_().mul_(softmax)
         if plan.dropout > 0.0:
-            weights.mul_(dropout(torch.ones_like(weights), plan.dropout))
-        return _Block(softmax, distance, log, weights)
+            kept = torch.empty_like(weights).bernoulli_(1.0 - plan.dropout, generator=self.random)
+            weights.mul_(kept.div_(1.0 - plan.dropout))
+        threshold(distance, plan.eps, inf, inplace=True)
+        return _Block(softmax, distance, logs if plan.learned else None, weights)
 
-
-@dataclass
-class _Gradients:
-    """The gradients, summed over the blocks; None for a mask or a p that asks for none."""
-
-    query: Tensor
-    key: Tensor
-    every: Tensor
-    rows: Tensor
-    mask: Tensor | None
-    p: Tensor | None
-
-    @classmethod
-    def zeros(cls, states: _States, needed: tuple[bool, ...]) -> _Gradients:
-        mask = p = None
-        if states.mask is not None and needed[4]:
-            mask = torch.zeros(states.mask.shape, dtype=states.key.dtype, device=states.key.device)
-        if isinstance(states.power, Tensor) and needed[5]:
-            p = torch.zeros_like(states.power)
-        q, k, e, r = (
-            torch.zeros_like(x) for x in (states.query, states.key, states.every, states.rows)
-        )
-        return cls(q, k, e, r, mask, p)
-
-    def add(self, states: _States, block: _Block, grad: Tensor, start: int, stop: int) -> None:
-        keys, scaling = states.keys(stop), states.plan.scaling
-        every = states.every[:, :, :keys]
-        self.every[:, :, :keys] += block.weights.mT @ grad
-        product = (grad @ every.mT).mul_(block.weights)  # T
-        if self.p is not None:
-            self.p += (product * block.log).sum(dim=(0, 2, 3)).view_as(self.p) / 2
-        scores = torch.addcmul(product, block.softmax, product.sum(-1, keepdim=True), value=-1.0)
-        self.query[:, :, start:stop] = (scores @ states.key[:, :, :keys]).mul_(scaling)
-        self.key[:, :, :keys] += (scores.mT @ states.query[:, :, start:stop]).mul_(scaling)
-        if self.mask is not None:
-            rows = slice(start, stop) if self.mask.shape[-2] > 1 else slice(None)
-            target = self.mask[..., rows, :]
-            target += scores.sum_to_size(target.shape)
-        # Where the distance is 0 its gradient is 0 too, whatever T / eps rounds to.
-        product.div_(block.distance).masked_fill_(block.distance <= states.plan.eps, 0.0)
-        c = 2.0 * states.power
-        x, y = states.rows[:, :, start:stop] - states.centre, every - states.centre
-        self.rows[:, :, start:stop] += c * (product.sum(-1, keepdim=True) * x - product @ y)
-        self.every[:, :, :keys] += c * (product.sum(-2).unsqueeze(-1) * y - product.mT @ x)
-
-    def finish(self, states: _States, of: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-        found = (self.query, self.key, self.every, self.rows, self.mask, self.p)
-        return (
-            *(None if g is None else g.to(x.dtype) for g, x in zip(found, of, strict=True)),
-            None,
-        )
-
-
-def _random_state(device: torch.device) -> Tensor:
-    on_gpu = device.type == "cuda"
-    return torch.cuda.get_rng_state(device) if on_gpu else torch.get_rng_state()
-
-
-@contextmanager
-def _repeated(state: Tensor | None, device: torch.device) -> Iterator[None]:
-    """In this context the random numbers of the forward are drawn again."""
-    if state is None:
-        yield
-        return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(state, device)
-        else:
-            torch.set_rng_state(state)
-        yield
+    def backward(self, grad: Tensor, out: Tensor, kept: Iterator[_Block], sums: _Tensors) -> None:
+        """Add the gradients to `sums`, from the output and its gradient, (B, H, rows, D)."""
+        plan, twice = self.plan, 2.0 * self.power
+        row_sums = (grad * out).sum(-1, keepdim=True)  # of T
+        columns = torch.zeros_like(self.y[..., :1])  # E's sums
+        for rows, keys in plan.blocks:
+            block = next(kept, None) or self.block(rows, keys)
+            upstream, spare = grad[:, :, rows], None if plan.keep else block.softmax
+            product = (upstream @ self.every[:, :, keys].mT).mul_(block.weights)  # T
+            if block.log is not None:
+                sums.p.add_((product * block.log).sum_to_size(sums.p.shape), alpha=0.5)
+            scores = torch.addcmul(
+                product, block.softmax, row_sums[:, :, rows], value=-1.0, out=spare
+            )
+            sums.query[:, :, rows] = (scores @ self.key[:, :, keys]).mul_(plan.scaling)
+            sums.key[:, :, keys] += (scores.mT @ self.query[:, :, rows]).mul_(plan.scaling)
+            if sums.mask is not None:
+                target = sums.mask[:, :, rows if sums.mask.shape[-2] > 1 else slice(None)]
+                target += scores.sum_to_size(target.shape)
+            product.div_(block.distance)  # E
+            x, y = twice * self.x[:, :, rows], self.y[:, :, keys]
+            sums.rows[:, :, rows] = product.sum(-1, keepdim=True) * x - twice * (product @ y)
+            sums.every[:, :, keys] += block.weights.mT @ upstream - product.mT @ x
+            columns[:, :, keys] += product.sum(-2).unsqueeze(-1)
+        sums.every.add_(twice * columns * self.y)
 
 
 def _traceable(inputs: AttentionInputs, values: Values, p: float | Tensor, eps: float) -> Tensor:

@@ -51,6 +51,10 @@ def distance_factor(values: Values, p: float | Tensor, eps: float) -> Tensor:
     """
     precise = torch.promote_types(values.every.dtype, torch.float32)
     with torch.autocast(values.every.device.type, enabled=False):
+        if values.rows.shape[-2] == 1:
+            between = values.rows.to(precise) - values.every.to(precise)
+            distance = torch.linalg.vector_norm(between, dim=-1).square().unsqueeze(-2)
+            return (distance + eps) ** ((p - 2.0) / 2.0)
         every = values.every.to(precise)
         centre = every.mean(dim=-2, keepdim=True).detach()
         x, y = values.rows.to(precise) - centre, every - centre

@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
 
-from finetune.data import local
+from finetune.data import local, orders
 from finetune.data.literal import literal
 from finetune.settings.groups import DataArguments
 from finetune.settings.training import TrainArguments
@@ -44,8 +44,9 @@ def of_splits(
     collate: Callable[..., Any] | None,
     collate_evaluation: Callable[..., Any] | None = None,
     sampler: Sampler[Any] | None = None,
+    order: Mapping[str, Sequence[int]] | None = None,
 ) -> Loaders:
-    """A loader of the training split, shuffled, and one in order of each other split.
+    """A loader of the training split, shuffled, and one of each other split.
 
     Args:
         task: says which split is for what.
@@ -55,14 +56,18 @@ def of_splits(
         collate: rows to a batch; None is torch's own.
         collate_evaluation: the same for the other splits; None is as for training.
         sampler: draws the training rows instead; of the seed and the epoch.
+        order: of the rows of each other split; None is as they are. `objectives.base.answers` puts
+            what is found back into the rows' own.
     """
 
-    def in_order(splits: Iterable[Split]) -> dict[str, DataLoader]:
+    def evaluated(splits: Iterable[Split]) -> dict[str, DataLoader]:
         size, how = train.per_device_eval_batch_size, collate_evaluation or collate
         return {
-            split.name: DataLoader(datasets[split.name], batch_size=size, collate_fn=how)
-            for split in splits
-            if split.name in datasets
+            name: DataLoader(
+                datasets[name], size, sampler=order[name] if order else None, collate_fn=how
+            )
+            for name in (split.name for split in splits)
+            if name in datasets
         }
 
     return Loaders(
@@ -74,8 +79,8 @@ def of_splits(
             collate_fn=collate,
         ),
         len(datasets[task.train_split]),
-        in_order(task.validation_splits),
-        in_order(task.test_splits),
+        evaluated(task.validation_splits),
+        evaluated(task.test_splits),
         origin,
     )
 
@@ -89,7 +94,10 @@ def text_loaders(
     train: TrainArguments,
     accelerator: Accelerator,
 ) -> Loaders:
-    """Tokenised batches of every split. ``label_order[i]`` is the model's number of label i."""
+    """Tokenised batches of every split, of like lengths where nothing depends on the order.
+
+    ``label_order[i]`` is the model's number of label i.
+    """
     with accelerator.main_process_first():
         tokens = {
             name: tokenise(task, split, tokenizer, label_order, arguments)
@@ -100,7 +108,15 @@ def text_loaders(
     collate: Any = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple)
     if arguments.pad_to_max_length:
         collate = default_data_collator
-    return of_splits(task, tokens, local.origin(rows), train, collate)
+    lengths = {name: orders.lengths(split) for name, split in tokens.items()}
+    sampler = None
+    if arguments.group_by_length:
+        batches = train.gradient_accumulation_steps * accelerator.num_processes
+        sampler = orders.ByLength(
+            lengths[task.train_split], batches * train.per_device_train_batch_size
+        )
+    order = {name: orders.longest_first(found) for name, found in lengths.items()}
+    return of_splits(task, tokens, local.origin(rows), train, collate, sampler=sampler, order=order)
 
 
 def tokenise(

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from finetune.data.orders import Drawn
+
 IGNORED = -100
 
 
@@ -32,27 +34,20 @@ class Blocks(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": block, "labels": block, "attention_mask": torch.ones_like(block)}
 
 
-class Offsets(torch.utils.data.Sampler[slice]):
-    """In each epoch as many blocks as there are, each from anywhere in the text.
-
-    What is drawn depends on torch's seed and the epoch alone: every process draws the same.
-    """
+class Offsets(Drawn[slice]):
+    """In each epoch as many blocks as there are, each from anywhere in the text."""
 
     def __init__(self, blocks: Blocks) -> None:
-        self.blocks, self.seed, self.epoch = blocks, torch.initial_seed(), 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by accelerate's loader before it reads an epoch."""
-        self.epoch = epoch
+        super().__init__()
+        self.blocks = blocks
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def __iter__(self) -> Iterator[slice]:
-        size, generator = self.blocks.size, torch.Generator()
-        generator.manual_seed(self.seed + self.epoch)
+        size = self.blocks.size
         starts = len(self.blocks.tokens) - size + 1
-        for start in torch.randint(starts, (len(self),), generator=generator).tolist():
+        for start in torch.randint(starts, (len(self),), generator=self.generator()).tolist():
             yield slice(start, start + size)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.logging import get_logger
-from accelerate.utils import tqdm
+from accelerate.utils import send_to_device, tqdm
 from torch import Tensor, nn
 from transformers import get_scheduler
 
@@ -199,7 +199,8 @@ class Trainer:
             is_last = part is window[-1]
             accelerator.sync_gradients = is_last
             with nullcontext() if is_last else accelerator.no_sync(self.model):
-                loss = self.objective.loss(self.model, part.batch)
+                batch = send_to_device(part.batch, accelerator.device)
+                loss = self.objective.loss(self.model, batch)
                 accelerator.backward(loss * (weight * scale))
             found += loss.detach().double() * weight
         loss_sum = self._checked(found)

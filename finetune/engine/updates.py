@@ -18,7 +18,7 @@ from finetune.settings.training import TrainArguments
 
 @dataclass(frozen=True)
 class Portion:
-    """A batch of one process; ``is_own`` is false where all its rows are another process's."""
+    """A process's batch, on the CPU; ``is_own`` is false where all its rows are another's."""
 
     batch: dict[str, Tensor]
     is_own: bool
@@ -36,6 +36,8 @@ class Updates:
         accumulation: int,
     ) -> None:
         self.loader, self.accelerator = loader, accelerator
+        # What is read of a batch before the model has it would wait for the device.
+        self.loader.device = None
         self.rows, self.batch_size, self.accumulation = rows, batch_size, accumulation
         # The prepared loader's length is that of one process, as the schedule needs it.
         self.batches = len(loader)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
+from accelerate.utils import tqdm
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -42,7 +44,10 @@ class Measured:
 
 
 class Objective(ABC):
-    """One way to train and to measure a model. Batches are tensors by name, rows first."""
+    """One way to train and to measure a model. Batches are tensors by name, rows first.
+
+    Training batches are counted on the CPU (`weight`, `tokens`), before the device has them.
+    """
 
     @property
     @abstractmethod
@@ -76,3 +81,27 @@ class Objective(ABC):
     def facts(self) -> dict[str, Any]:
         """What results must state beside the metrics."""
         return {}
+
+
+@torch.no_grad()
+def answers(
+    answer: Callable[[Batch], Tensor],
+    loader: DataLoader,
+    accelerator: Accelerator,
+    description: str,
+) -> tuple[Tensor, Tensor | None]:
+    """What ``answer`` makes of each example, and the labels if the split has them, on the CPU.
+
+    Both are of all processes, in the order of the split's rows, whichever the loader has read
+    first, and without the examples that were repeated to fill the last batch.
+    """
+    found, labels = [], []
+    for batch in tqdm(loader, desc=description, leave=False):
+        references = batch.pop("labels", None)
+        found.append(accelerator.gather_for_metrics(answer(batch)))
+        if references is not None:
+            labels.append(accelerator.gather_for_metrics(references))
+    # Of several processes accelerate's batches are a share of those of the loader.
+    batches: Any = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
+    place = torch.tensor(list(batches.sampler)).argsort()
+    return torch.cat(found).cpu()[place], torch.cat(labels).cpu()[place] if labels else None

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import tqdm
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from finetune.errors import refusal
-from finetune.objectives.base import Batch, Measured, Objective
+from finetune.objectives.base import Batch, Measured, Objective, answers
 from tasks import Metric, Split, Task
 from tasks.metrics import UNKNOWN, scores
 
@@ -70,14 +69,12 @@ class GeneratedLabels(Objective):
     ) -> tuple[Tensor, Tensor | None]:
         """Numbers of the written labels, and the labels if they are known, both (examples,)."""
         generator: Any = accelerator.unwrap_model(model).eval()
-        written, labels = [], []
-        for batch in tqdm(loader, desc=f"Generating {split.name}", leave=False):
-            references = batch.pop("labels", None)
-            numbers = self.words.write(generator, batch)
-            written.append(accelerator.gather_for_metrics(numbers).cpu())
-            if references is not None:
-                labels.append(accelerator.gather_for_metrics(references).cpu())
-        return torch.cat(written), torch.cat(labels) if labels else None
+        return answers(
+            lambda batch: self.words.write(generator, batch),
+            loader,
+            accelerator,
+            f"Generating {split.name}",
+        )
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,6 @@ class LabelWords:
         numbers = [known.get(text.strip(), NO_LABEL) for text in texts]
         return torch.tensor(numbers, device=written.device)
 
-    @torch.no_grad()
     def write(self, model: Any, inputs: Batch) -> Tensor:
         """The labels' numbers (B,) that the model writes greedily, `NO_LABEL` for other texts."""
         written = model.generate(

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import tqdm
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from finetune.errors import diverged_logits
-from finetune.objectives.base import Batch, Measured, Objective
+from finetune.objectives.base import Batch, Measured, Objective, answers
 from tasks import Metric, Split, Task
 from tasks.metrics import LOSS, scores
 
@@ -58,22 +57,12 @@ class Labels(Objective):
     ) -> tuple[Tensor, Tensor | None]:
         """Logits (examples, labels) in float32, and labels if the split has them, on the CPU.
 
-        Both are in the task's numbering of labels, of all processes, without the examples that
-        were repeated to fill the last batch.
+        Both are in the task's numbering of labels; of which examples, `answers` says.
         """
         model.eval()
-        logits, labels = [], []
-        for batch in tqdm(loader, desc=description, leave=False):
-            references = batch.pop("labels", None)
-            with torch.no_grad():
-                outputs = model(**batch)
-            logits.append(accelerator.gather_for_metrics(outputs.logits.float()).cpu())
-            if references is not None:
-                labels.append(accelerator.gather_for_metrics(references).cpu())
-        all_labels = torch.cat(labels) if labels else None
-        return self._in_task_order(torch.cat(logits), all_labels)
-
-    def _in_task_order(self, logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        logits, labels = answers(
+            lambda batch: model(**batch).logits.float(), loader, accelerator, description
+        )
         if not self.label_order:
             return logits, labels
         order = torch.tensor(self.label_order)

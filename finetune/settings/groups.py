@@ -49,10 +49,20 @@ class DataArguments(SourceArguments):
 
     max_length: int = flag("Longest input, in tokens; longer ones are cut.", 128)
     pad_to_max_length: bool = flag("Pad to max_length instead of to the batch's longest.", False)
+    group_by_length: bool = flag(
+        "Train on batches of like lengths, with little padding; the order is less random.", False
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, 1, "max_length")
+        if self.group_by_length and self.pad_to_max_length:
+            raise refusal(
+                "group_by_length",
+                True,
+                "without pad_to_max_length, which makes all rows of one length",
+                "Drop one of the two flags.",
+            )
 
 
 @dataclass

@@ -64,6 +64,19 @@ def test_killed_anywhere_and_resumed_is_the_run_that_never_stopped(
     assert len(last_half) > 1
 
 
+def test_an_order_by_length_is_resumed_too(tmp_path: Path) -> None:
+    flags = (*SAVING, "--group_by_length")
+    finished = run(tmp_path, *flags)
+    finished.train()
+    expected = outcome(finished)
+    for path in checkpoints.listed(tmp_path):
+        shutil.rmtree(path)
+    kill_after(run(tmp_path, *flags), random.randrange(FIRST_SAVED, BATCHES))
+    again = resumed(tmp_path, *flags)
+    again.train()
+    assert_same(outcome(again), expected)
+
+
 def test_two_kills_and_a_path_with_a_slash(
     tmp_path: Path, whole: tuple[Path, dict[str, Any]]
 ) -> None:

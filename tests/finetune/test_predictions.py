@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import tiny_task
+import torch
 from code_runs import run_writer
 from sklearn.metrics import accuracy_score
+from transformers import AutoTokenizer, BertForSequenceClassification
 
 import tasks
 from finetune import glue
@@ -61,6 +63,26 @@ def test_every_split_and_scores_are_written(tmp_path: Path, name: str) -> None:
         assert [t.metric for t in tests] == ["accuracy", "accuracy_mm"]
     else:
         assert [t.metric for t in tests] == ["pearson", "spearmanr"]
+
+
+def test_row_by_row_whatever_was_read_first(tmp_path: Path) -> None:
+    """Evaluation reads the longest rows first; what it writes is in the order of the data."""
+    argv = flags(tmp_path, "stsb", "--do_predict", "--per_device_eval_batch_size", "2")
+    results = glue.main([*argv, "--max_train_steps", "1"])
+    rows = tiny_task.rows(tasks.get("stsb"), 5)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = [tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt") for row in rows]
+    assert sorted(lengths := [len(row["input_ids"][0]) for row in inputs]) != lengths
+    model = BertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        expected = [float(model(**row).logits) for row in inputs]
+    found = read(tmp_path / "out")
+    assert found.predictions == pytest.approx(expected, abs=1e-6)
+    assert found.labels.tolist() == rows["label"][:]
+    assert results["eval_loss"] == pytest.approx(((found.predictions - found.labels) ** 2).mean())
+    lines = (tmp_path / "out" / "STS-B.tsv").read_text().splitlines()[1:]
+    handed_in = [float(line.split("\t")[1]) for line in lines]
+    assert handed_in == pytest.approx([min(max(score, 0), 5) for score in expected], abs=1e-3)
 
 
 @pytest.mark.parametrize(("text", "unknown"), [("a", 1.0), ("true", 0.0)])

@@ -18,8 +18,10 @@ demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
 
 bench: $(READY)
-	$(BIN)/python benchmarks/attention.py --lengths 128 256 512 1024 2048 --memory \
+	$(BIN)/python benchmarks/attention.py --lengths 128 256 512 1024 2048 --memory --budget 15 \
 		--output runs/bench/attention.json
+	$(BIN)/python benchmarks/inference.py --cases bert gpt2-prefill vit --forms gfsa --budget 12 \
+		--output runs/bench/inference.json
 	$(BIN)/python benchmarks/decode.py --output runs/bench/decode.json
 	$(BIN)/python benchmarks/imports.py --rounds 3 --output runs/bench/imports.json
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import mean
 
 from finetune.experiments.best import best, optimism
 from finetune.experiments.gather import ArmResult, Paired, TaskResult
@@ -98,8 +99,10 @@ def decimals(task: TaskResult) -> int:
 def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
     places, found = decimals(task), paired.interval
     interval = f" (95 % interval {found.words(places)})" if found else ""
+    plain = mean(task.arms[0].values[seed] for seed in paired.differences)
+    share = f", {100 * paired.mean / plain:+.2f} % of {plain:.{places}f}" if plain else ""
     return (
-        f"{task.title} {paired.mean:+.{places}f}{interval}, better in {paired.better} of "
+        f"{task.title} {paired.mean:+.{places}f}{interval}{share}, better in {paired.better} of "
         f"{len(paired.differences)} seeds, p = {paired.p:.2g}{_without(arm, paired)}"
     )
 

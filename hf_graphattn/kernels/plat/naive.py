@@ -47,7 +47,8 @@ def distance_factor(values: Values, p: float | Tensor, eps: float) -> Tensor:
     `|x - y|^2 = |x|^2 + |y|^2 - 2 x.y` loses digits by cancellation. So it is computed in float32
     outside autocast; the values are centred first, since a common offset changes no distance but
     costs digits; and a distance below the rounding error of the sum is taken as 0, so that equal
-    values (of a token and itself, of repeated tokens) are at distance 0.
+    values (of a token and itself, of repeated tokens) are at distance 0. One row, as of a new token
+    in cached generation, is few enough for the differences themselves.
     """
     precise = torch.promote_types(values.every.dtype, torch.float32)
     with torch.autocast(values.every.device.type, enabled=False):

@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune.data import loaders, rows
-from finetune.engine import launch, run, trainer
-from finetune.models import code, loading, tuning
-from finetune.objectives.base import Objective
-from finetune.objectives.generated import GeneratedLabels, LabelWords
-from finetune.objectives.labels import Labels
+from finetune.settings.code import GENERATE, CodeModelArguments
 from finetune.settings.groups import DataArguments
 from finetune.settings.schema import Schema
-from tasks.code_classification import FAMILY
 
 # The papers' runs cut at 512 tokens.
-SCHEMA = Schema(DataArguments, code.CodeModelArguments, defaults={"max_length": 512})
+SCHEMA = Schema(DataArguments, CodeModelArguments, defaults={"max_length": 512})
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
+    # Imported once the flags are right: these take seconds.
+    from finetune.data import loaders, rows
+    from finetune.engine import launch, run, trainer
+    from finetune.models import code, loading, tuning
+    from finetune.objectives.base import Objective
+    from finetune.objectives.generated import GeneratedLabels, LabelWords
+    from finetune.objectives.labels import Labels
+    from tasks.code_classification import FAMILY
+
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
             task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         )
         model = code.load_model(settings, config)
         objective: Objective = Labels(task, label_order)
-        if settings.model.objective == code.GENERATE:
+        if settings.model.objective == GENERATE:
             objective = GeneratedLabels(task, LabelWords.of(task.label_names, tokenizer))
         model = tuning.tuned(model, settings.filter)
         work = trainer.Trainer(accelerator, model, batches, task, objective, settings)

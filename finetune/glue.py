@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune.data import loaders, rows
-from finetune.engine import launch, run, trainer
-from finetune.models import loading, tuning
-from finetune.objectives.labels import Labels
 from finetune.settings.groups import DataArguments, ModelArguments
 from finetune.settings.schema import Schema
 
@@ -23,6 +19,12 @@ SCHEMA = Schema(DataArguments, ModelArguments)
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
+    # Imported once the flags are right: these take seconds.
+    from finetune.data import loaders, rows
+    from finetune.engine import launch, run, trainer
+    from finetune.models import loading, tuning
+    from finetune.objectives.labels import Labels
+
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
             task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)

@@ -9,13 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune.data import local, text
-from finetune.engine import launch, run, trainer
-from finetune.models import language, tuning
-from finetune.objectives.language import LanguageModelling
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
 from finetune.settings.schema import Schema
-from tasks.lm import FAMILY
 
 SCHEMA = Schema(LanguageDataArguments, LanguageModelArguments)
 
@@ -23,6 +18,13 @@ SCHEMA = Schema(LanguageDataArguments, LanguageModelArguments)
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
+    # Imported once the flags are right: these take seconds.
+    from finetune.data import local, text
+    from finetune.engine import launch, run, trainer
+    from finetune.models import language, tuning
+    from finetune.objectives.language import LanguageModelling
+    from tasks.lm import FAMILY
+
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
             task, rows = text.load(settings.data, settings.train.do_predict)

@@ -5,7 +5,6 @@ A release may rename any of them. Most would then fail in other tests, far from 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import sys
@@ -75,7 +74,6 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         "What keeps torch's encoder layers from computing attention by themselves where it is "
         "false. Look into the reasons against the fast path in nn.TransformerEncoderLayer.forward.",
     ),
-    "_actions": (argparse.ArgumentParser, "A parser's arguments. Look into its format_help."),
 }
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from transformers import (
     AutoConfig,
@@ -16,22 +15,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 
 from finetune.errors import refusal
 from finetune.models import loading
-from finetune.settings.flags import flag
-from finetune.settings.groups import ModelArguments
+from finetune.settings.code import GENERATE, CodeModelArguments
 from finetune.settings.schema import Settings
 from tasks import Task
-
-GENERATE = "generate"
-
-
-@dataclass
-class CodeModelArguments(ModelArguments):
-    """Where the model comes from, and how it says the label."""
-
-    objective: Literal["classify", "generate"] = flag(
-        "classify: a head chooses the label; generate: the decoder writes its word, as CodeT5's.",
-        "classify",
-    )
 
 
 def load_config(

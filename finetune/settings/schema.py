@@ -1,6 +1,7 @@
 """A script's command line: its groups of flags, read into `Settings` or into plain data.
 
-Flags are named as in the transformers examples and parsed by its HfArgumentParser.
+Flags are named as in the transformers examples. Nothing here imports transformers or `datasets`
+before the flags are read: a wrong one is told at once.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from decimal import Decimal
-from typing import Any, Generic, NoReturn, TypeVar, get_type_hints
-
-from transformers import HfArgumentParser
-from transformers.hf_argparser import string_to_bool
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import hf_graphattn as ga
-from finetune.errors import Refused, refusal
+from finetune.errors import refusal
 from finetune.settings import recipes, variants
-from finetune.settings.flags import PATH
+from finetune.settings.flags import ID_OR_PATH, PATH
 from finetune.settings.groups import FILTER_RATE, FilterArguments, ModelSource, SourceArguments
-from finetune.settings.training import TrainArguments
+from finetune.settings.parser import Parser
+from finetune.settings.training import TrainArguments, check_schedule
 
 Data = TypeVar("Data", bound=SourceArguments)
 Model = TypeVar("Model", bound=ModelSource)
@@ -85,31 +85,35 @@ class Schema(Generic[Data, Model]):
 
         Raises ``Refused`` for flags that are unknown, or have values that cannot be.
         """
-        words = self._with_recipe(sys.argv[1:] if argv is None else argv)
-        parsed = self._parser().parse_args_into_dataclasses(words, look_for_args_file=False)
-        data, model, train, filter_arguments, own_flags = parsed
+        settings = self._read(sys.argv[1:] if argv is None else argv)
+        _check_paths(settings)
+        check_schedule(settings.train)
+        return settings
+
+    def settings(self, flags: Mapping[str, Any]) -> Settings[Data, Model]:
+        """Settings from flags as data, checked as those of a command line.
+
+        Files may be missing: they may be elsewhere, or gone since the run has ended.
+        """
+        settings = self._read(recipes.words(flags))
+        check_schedule(settings.train)
+        return settings
+
+    def _read(self, argv: Sequence[str]) -> Settings[Data, Model]:
+        parser = Parser(self._groups())
+        parser.set_defaults(**self.defaults)
+        data, model, train, filter_arguments, own_flags = parser.read(self._with_recipe(argv))
         given = {name: value for name, value in vars(own_flags).items() if value is not None}
         variant = variants.config_of(filter_arguments.variant, given)
         return Settings(data, model, train, filter_arguments, variant)
-
-    def settings(self, flags: Mapping[str, Any]) -> Settings[Data, Model]:
-        """Settings from flags as data, checked as those of a command line."""
-        return self.parse(recipes.words(flags))
 
     def given(self, argv: Sequence[str]) -> dict[str, Any]:
         """The flags that ``argv`` and its recipe give, by name, with values of their types.
 
         Raises ``Refused`` for unknown flags.
         """
-        parser = self._parser()
-        for action in parser._actions:
-            action.default, action.required = None, False
-        words = self._with_recipe(argv)
-        found, unknown = parser.parse_known_args(words)
-        if unknown:
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        values = {n: v for n, v in vars(found).items() if v is not None}
-        return {name: value for name, value in values.items() if name != "recipe"}
+        found = vars(Parser(self._groups(), given_only=True).parse_args(self._with_recipe(argv)))
+        return {name: value for name, value in found.items() if name != "recipe"}
 
     def kinds(self) -> dict[str, type]:
         """Each flag's type by its name; of a flag that takes several values, the type of one."""
@@ -119,15 +123,6 @@ class Schema(Generic[Data, Model]):
     def _groups(self) -> tuple[Any, ...]:
         own_flags = variants.flags_of_all(ga.variant_configs())
         return (self.data, self.model, TrainArguments, FilterArguments, own_flags)
-
-    def _parser(self) -> Parser:
-        parser = Parser(self._groups(), allow_abbrev=False)
-        parser.set_defaults(**self.defaults)
-        for action in parser._actions:
-            # A switch whose default is None would need a value; alone it is true, as others are.
-            if action.type is string_to_bool and action.nargs is None:
-                action.nargs, action.const = "?", True
-        return parser
 
     def _with_recipe(self, argv: Sequence[str]) -> list[str]:
         """The words of the recipe in ``argv``, then those of ``argv``, which win."""
@@ -145,19 +140,24 @@ class Schema(Generic[Data, Model]):
         return [_plain_number(word) for word in words]
 
 
-class Parser(HfArgumentParser):
-    """A parser whose errors are the scripts' own: one line, raised to whoever called."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Refused(f"{message}. See --help for the flags and their values.")
-
-
 _NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
 def _plain_number(word: str) -> str:
     """``-1e-3`` as ``-0.001``: argparse takes the first for a flag."""
     return f"{Decimal(word):f}" if _NEGATIVE.fullmatch(word) else word
+
+
+def _check_paths(settings: Settings[Any, Any]) -> None:
+    """Raise ``Refused`` for a flag that can only mean a file or folder, where there is none."""
+    allowed = {PATH: "an existing file", ID_OR_PATH: "a hub id, or an existing folder"}
+    values = settings.flat()
+    for each in settings._fields():
+        kind, value = each.metadata.get("metavar"), values[each.name]
+        if value is None or kind not in allowed or Path(value).exists():
+            continue
+        if kind == PATH or value.startswith((".", "~")) or Path(value).is_absolute():
+            raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
 
 
 def check_learning_rate(settings: Settings[Any, Any]) -> None:

@@ -9,10 +9,6 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Literal
 
-import torch
-from transformers import SchedulerType, get_scheduler
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
-
 from finetune.errors import refusal
 from finetune.settings.flags import at_least, flag
 
@@ -156,7 +152,6 @@ class TrainArguments(CheckpointArguments):
         for name in ("adam_beta1", "adam_beta2"):
             if getattr(self, name) >= 1:
                 raise refusal(name, getattr(self, name), "0 to below 1", "Give such a number.")
-        _check_schedule(self)
         if self.warmup_ratio > 1:
             remedy = "Give the warm-up's share of the run."
             raise refusal("warmup_ratio", self.warmup_ratio, "0 to 1", remedy)
@@ -175,8 +170,13 @@ class TrainArguments(CheckpointArguments):
         return found
 
 
-def _check_schedule(train: TrainArguments) -> None:
+def check_schedule(train: TrainArguments) -> None:
     """Raise ``ValueError`` if the schedule does not take its settings, or needs others."""
+    # Imported once all other flags are right: this takes seconds.
+    import torch
+    from transformers import SchedulerType, get_scheduler
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
     kind, given = train.lr_scheduler_type, train.lr_scheduler_kwargs
     everywhere = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
     function: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(kind)]

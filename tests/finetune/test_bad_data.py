@@ -186,7 +186,7 @@ def test_no_model_is_looked_for(tmp_path: Path, script: str) -> None:
     flags = {
         "train_file": path,
         "validation_file": path,
-        "model_name_or_path": str(tmp_path / "no_model"),
+        "model_name_or_path": "no_model",
         "output_dir": str(tmp_path / "out"),
     }
     with pytest.raises(Refused) as caught:

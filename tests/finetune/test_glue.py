@@ -104,7 +104,7 @@ def test_the_scalars_own_learning_rate_moves_them(
 
 
 def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
-    argv = flags(tmp_path, "cola", "--model_name_or_path", str(tmp_path / "no_model"))
+    argv = flags(tmp_path, "cola", "--model_name_or_path", "no_model")
     argv[argv.index("cola")] = "mrpc"
     with pytest.raises(ValueError, match=r"dataset_name is .*; allowed: a folder with .*mrpc"):
         glue.main(argv)

@@ -118,5 +118,6 @@ def test_grouping_is_refused_where_all_rows_have_one_length() -> None:
     base = ["--model_name_or_path", "m", "--output_dir", "o", "--group_by_length"]
     with pytest.raises(Refused, match=r"group_by_length is True; allowed: without pad_to_max_l"):
         glue.SCHEMA.parse([*base, "--pad_to_max_length"])
-    with pytest.raises(ValueError, match="group_by_length"):  # all blocks have one length
+    # All blocks have one length.
+    with pytest.raises(Refused, match=r"unrecognized arguments: --group_by_length\. See --help"):
         lm.SCHEMA.parse(base)

@@ -155,6 +155,8 @@ def test_what_the_run_reads_is_not_removed(tmp_path: Path, name: str, value: str
     out = tmp_path / "out"
     with_checkpoints(out, "step_2")
     (out / "CoLA.tsv").touch()
+    for folder in ("bert", "step_2/model"):
+        (out / folder).mkdir()
     given = (f"--{name}", value.format(out=out), "--overwrite_output_dir")
     with pytest.raises(Refused, match=rf"^{name} is .*does not remove"), claimed(out, *given):
         pass
@@ -173,8 +175,10 @@ def test_nothing_of_the_former_run_is_left(tmp_path: Path) -> None:
     before = stamps(out)
     shutil.rmtree(tmp_path / "data")
     other = [*flags(tmp_path, "cola", *logged), "--overwrite_output_dir"]
-    with pytest.raises(OSError, match="no_model"):
-        glue.main([*other, "--model_name_or_path", str(tmp_path / "no_model")])
+    (tmp_path / "no_model").mkdir()
+    empty = ("--model_name_or_path", str(tmp_path / "no_model"))
+    with pytest.raises((OSError, ValueError), match="no_model"):
+        glue.main([*other, *empty, "--tokenizer_name", str(tmp_path / "bert")])
     assert stamps(out) == before
     glue.main(other)
     assert before.items() & stamps(out).items() == {(out / "own.tsv", before[out / "own.tsv"])}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field, fields, make_dataclass
 
 import pytest
@@ -108,12 +110,60 @@ def test_one_name_with_two_types_is_refused() -> None:
             "division by zero",
         ),
         ("--lr_scheduler_kwargs {", "a JSON object with nothing. Expecting property name"),
-        ("--no_such_flag 1", "no_such_flag"),
+        ("--no_such_flag 1", r"^unrecognized arguments: --no_such_flag 1\. See --help"),
+        ("--peft most", "argument --peft: invalid choice: 'most' .*'filters'"),
+        ("--max_length many", "argument --max_length/--max-length: invalid int value: 'many'"),
+        ("--do_predict maybe", "argument --do_predict.*: 'maybe' is neither true nor false"),
+        ("--dataset_name ./gone", r"dataset_name is './gone'; allowed: a hub id, or an existing f"),
+        ("--tokenizer_name /no/such", "tokenizer_name is '/no/such'; allowed: a hub id, or an ex"),
+        (
+            "--train_file gone.csv",
+            r"train_file is 'gone\.csv'; allowed: an existing file\. It does",
+        ),
     ],
 )
 def test_refusals(argv: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(argv)
+
+
+def test_truths_dashes_and_lists() -> None:
+    assert parse().train.load_best_model_at_end is None
+    assert parse("--load_best_model_at_end").train.load_best_model_at_end is True
+    assert parse("--load_best_model_at_end No").train.load_best_model_at_end is False
+    assert parse("--do-predict --max-length 7").data.max_length == 7
+    assert parse("--metric f1 a/b").data.metric == ["f1", "a/b"]
+    assert parse("--dataset_name me/data").data.dataset_name == "me/data"
+
+
+def test_only_what_was_given_is_data() -> None:
+    given = glue.SCHEMA.given(["--order", "4", "--seed=3", "--do_predict"])
+    assert given == {"order": 4, "seed": 3, "do_predict": True}
+    # Of a run elsewhere, or long ago, the files need not be here.
+    flags = {"model_name_or_path": "/gone", "output_dir": "o", "train_file": "gone.csv"}
+    assert glue.SCHEMA.settings(flags).data.train_file == "gone.csv"
+
+
+SCRIPTS = ("glue", "lm", "code_classification")
+HEAVY = {"transformers", "datasets", "accelerate", "pandas", "pyarrow", "torch._dynamo"}
+
+
+def test_a_wrong_flag_is_told_before_anything_heavy_is_imported() -> None:
+    """Torch is, since each variant's settings and its filter are in one file."""
+    program = f"""
+import importlib, sys
+for name in {SCRIPTS}:
+    for words in (["--help"], ["--bogus"], ["--model_name_or_path", "./gone", "--output_dir", "o"]):
+        try:
+            importlib.import_module(f"finetune.{{name}}").main(words)
+        except (SystemExit, ValueError) as error:
+            print(repr(error)[:40], file=sys.stderr)
+print("loaded:", *({HEAVY} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 3 * len(SCRIPTS)
+    assert done.stdout.splitlines()[-1] == "loaded:"
 
 
 def test_family_defaults_give_way_to_flags() -> None:

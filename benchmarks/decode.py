@@ -1,6 +1,7 @@
 """Decoding speed of GPT-2 small, random weights: one token of one sequence, with the cache.
 
 python benchmarks/decode.py --context 128 768
+python benchmarks/decode.py --context 128 768 --default_allocator
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, nargs="+", default=[128, 768])
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--default_allocator", action="store_true", help=measure.DEFAULT_ALLOCATOR)
     parser.add_argument("--output", type=Path, help="JSON file.")
     arguments = parser.parse_args()
     models = {name: model_of(config, arguments.device) for name, config in VARIANTS.items()}
@@ -59,7 +61,11 @@ def main() -> None:
             name: decoding_step(model, context, arguments.device) for name, model in models.items()
         }
         taken = measure.interleaved(
-            cases, rounds=arguments.rounds, warm_up=3, device=arguments.device
+            cases,
+            rounds=arguments.rounds,
+            warm_up=3,
+            device=arguments.device,
+            keep=not arguments.default_allocator,
         )
         for name, timing in taken.items():
             shown = f"{1000 * timing.seconds:7.2f} ms a token  {timing.ratio:.3f}"

@@ -29,8 +29,9 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from .backends import Attention
+from .backends import EAGER, Attention
 from .errors import GraphAttentionError
+from .growing import GrowingLayer
 
 
 class OperandLayer(CacheLayerMixin):
@@ -46,6 +47,12 @@ class OperandLayer(CacheLayerMixin):
     _wide: Tensor  # values and operands of all keys of the current call
     _rows_start: int  # the column where the operands on the identity begin
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file has: nothing of the current call."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
+        of_call = {"new_values", "returned", "_wide"}
+        return {name: each for name, each in state.items() if name not in of_call}
+
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
@@ -59,26 +66,36 @@ class OperandLayer(CacheLayerMixin):
         packed = self.operands * self.groups
         self._rows_start = width * (1 + packed)
         room = packed * (width + self._fit_rows(packed, new))
-        keys, wide = super().update(  # type: ignore[safe-super]
-            key_states, functional.pad(value_states, (0, room)), *args, **kwargs
-        )
+        wide = functional.pad(value_states, (0, room)) if room else value_states
+        keys, wide = super().update(key_states, wide, *args, **kwargs)  # type: ignore[safe-super]
         self._wide, self.returned = wide, wide[..., :width]
         return keys, self.returned
 
-    def append(self, index: int, operand: Tensor, on_identity: bool = False) -> Tensor:
-        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns it for all keys.
+    def keep(self, index: int, operand: Tensor, on_identity: bool = False) -> slice:
+        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns its columns.
 
         D is the number of keys where the filter is applied to the identity.
         """
-        batch, heads, length, width = operand.shape
-        packed = operand.view(batch, heads // self.groups, self.groups, length, width)
-        packed = packed.transpose(2, 3).flatten(3)
+        width = operand.shape[-1]
         start = self._rows_start if on_identity else width
         start += index * self.groups * width
-        columns = slice(start, start + width * self.groups)
-        self._write(packed.to(self._wide.dtype), columns)
-        every = self._wide[..., columns].unflatten(-1, (self.groups, width))
+        columns = slice(start, start + self.groups * width)
+        if self.groups > 1:
+            operand = operand.unflatten(1, (-1, self.groups)).transpose(2, 3).flatten(3)
+        self._write(operand.to(self._wide.dtype), columns)
+        return columns
+
+    def every(self, columns: slice) -> Tensor:
+        """The operand in these columns of all keys, (B, H, Nk, D)."""
+        every = self._wide[..., columns].unflatten(-1, (self.groups, -1))
         return every.transpose(2, 3).flatten(1, 2)
+
+    def products(self, row: Tensor) -> Tensor:
+        """(B, key-value heads, groups, 1 + operands * groups, D): a row of A, (B, H, 1, Nk), times
+        the values and the operands of all heads that share them."""
+        batch, heads = self._wide.shape[:2]
+        products = row.reshape(batch, heads, self.groups, -1) @ self._wide
+        return products.view(batch, heads, self.groups, 1 + self.operands * self.groups, -1)
 
     def positions(self, new: int) -> slice | Tensor:
         """Where the `new` tokens of the current call are among its keys."""
@@ -104,18 +121,14 @@ class OperandLayer(CacheLayerMixin):
         return keys
 
     def _write(self, packed: Tensor, columns: slice) -> None:
-        new = packed.shape[-2]
-        if not (self._wide.requires_grad or packed.requires_grad):
-            self._wide[:, :, -new:, columns] = packed  # the cached values are a view of this
-            return
-        # Autograd has saved the values, so they may not be changed: write into a copy.
-        wide = self._wide.clone()
-        wide[:, :, -new:, columns] = packed
-        self._wide, self.values = wide, wide[:, :, -self.values.shape[-2] :]
+        if torch.is_grad_enabled():  # autograd has saved the values, so a copy of them is changed
+            self._wide = self._wide.clone()
+            self.values = self._wide[:, :, -self.values.shape[-2] :]
+        self._wide[:, :, -packed.shape[-2] :, columns] = packed  # the cached values are a view
 
 
-class OperandDynamicLayer(OperandLayer, DynamicLayer):
-    """`DynamicLayer` with operands."""
+class OperandDynamicLayer(OperandLayer, GrowingLayer):
+    """`DynamicLayer` with operands, which grows in place."""
 
 
 class OperandSlidingLayer(OperandLayer, DynamicSlidingWindowLayer):
@@ -196,6 +209,9 @@ def operand_layer(
 class CachedAttention(Attention):
     """`attend` for new tokens: applies their rows of A to the operands of all tokens.
 
+    Of one new token whose row of A is kept, one product with all that the cache holds gives A V,
+    and of every operand x all of A x but A_tt x_t, since x_t comes later.
+
     on_rows: whether the filter is applied to the identity, which then stands for the values.
     """
 
@@ -207,6 +223,8 @@ class CachedAttention(Attention):
         self.inner, self.layer, self.on_rows = inner, layer, on_rows
         self.every_value: Tensor = every_value
         self.calls = 0
+        one_row = inner.inputs.query.shape[-2] == 1 and inner.name == EAGER
+        self.at_once = one_row and not (on_rows or layer.keeps_rows)
 
     @property
     def matrix(self) -> Tensor:
@@ -223,9 +241,19 @@ class CachedAttention(Attention):
         """`A x` for the new tokens, x (B, H, Nq, D); the first call's x is the new values."""
         operand = self.calls - 1  # the first call's x are the values, which the cache has anyway
         self.calls += 1
-        if operand >= 0:
-            return self.inner(self.layer.append(operand, x, self.on_rows))
-        return self.inner(self.every_value)
+        if self.at_once:
+            return self._row(operand, x)
+        if operand < 0:
+            return self.inner(self.every_value)
+        return self.inner(self.layer.every(self.layer.keep(operand, x, self.on_rows)))
+
+    def _row(self, operand: int, x: Tensor) -> Tensor:
+        if operand < 0:
+            self._products = self.layer.products(self.matrix)
+            return self._products[:, :, :, 0].reshape(x.shape)
+        self.layer.keep(operand, x)
+        own = self._products.diagonal(1 + operand * self.layer.groups, 2, 3).mT.reshape(x.shape)
+        return torch.addcmul(own, self.matrix[..., self.layer.positions(1)], x)
 
 
 def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:

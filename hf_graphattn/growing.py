@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer  # noqa: TID251
+from transformers.cache_utils import DynamicLayer
 
 
 class GrowingLayer(DynamicLayer):

@@ -9,12 +9,13 @@ keys. So no two programs add into the same place, and every run gives the same b
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.backends.triton import interpreted
 from hf_graphattn.errors import refusal
 
 from .naive import Values
@@ -22,6 +23,15 @@ from .naive import Values
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 128  # the widest head, whose block fits into shared memory
 GRID = 2**16 - 1  # the most of batch times heads: CUDA's limit of a grid's second axis
+
+
+class Block(NamedTuple):
+    """The tokens that a program makes and those that it sweeps at once, powers of 2 from 16."""
+
+    made: int
+    swept: int
+    warps: int = 4
+    stages: int = 2  # how many sweeps ahead the states are loaded
 
 
 def fits(inputs: AttentionInputs) -> bool:
@@ -49,13 +59,13 @@ def triton(
     values: Values,
     p: float | Tensor,
     eps: float,
-    block: tuple[int, int] | None = None,
+    blocks: tuple[Block, Block] | None = None,
 ) -> Tensor:
     """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p is a number or (H, 1, 1).
 
     Keys and `values.every` may have fewer heads than the queries; they need not be repeated. The
     gradient of an additive mask is made whole, (B, H, Nq, Nk), before it is summed to the mask's
-    shape. `block` is the number of rows and of keys in a block, powers of 2 from 16.
+    shape. `blocks` are those of the forward and of the backward, by default `default_blocks`.
 
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
@@ -70,10 +80,10 @@ def triton(
     heads = query.shape[1]
     exponent = p.view(-1) if isinstance(p, Tensor) else torch.full((heads,), p, device=query.device)
     states = (x.to(dtype) for x in (query, inputs.key, values.every, values.rows))
-    rows, keys = block or _block(dtype, query.shape[-1])
-    out, _, _ = _forward(
+    forward, backward = blocks or default_blocks(dtype, query.shape[-1])
+    out, *_ = _forward(
         *states, inputs.mask, exponent.float(), _seed(inputs), inputs.causal, inputs.scaling,
-        inputs.dropout, eps, rows, keys,
+        inputs.dropout, eps, forward, backward,
     )  # fmt: skip
     return out.to(values.every.dtype)
 
@@ -85,11 +95,14 @@ def _common(query: Tensor, value: Tensor) -> torch.dtype:
     return torch.promote_types(query.dtype, value.dtype)
 
 
-def _block(dtype: torch.dtype, width: int) -> tuple[int, int]:
-    """Rows and keys of a block, as shared memory allows. `benchmarks/gpu.py` tries other sizes."""
-    if dtype == torch.bfloat16:
-        return (64, 64) if width <= 64 else (64, 32)
-    return (32, 32) if width <= 64 else (32, 16)
+def default_blocks(dtype: torch.dtype, width: int) -> tuple[Block, Block]:
+    """Of the forward and the backward: few registers are spilled, and small GPUs can share enough.
+
+    `tests/triton_compile.py` says so for an H100; `benchmarks/gpu.py` times these and others.
+    """
+    if dtype == torch.float32:
+        return (Block(32, 32),) * 2 if width <= 64 else (Block(32, 16),) * 2
+    return Block(64, 32), Block(64, 32, warps=4 if width <= 64 else 8)
 
 
 def _seed(inputs: AttentionInputs) -> Tensor:
@@ -110,56 +123,58 @@ def _kernels() -> Any:
 # The arguments of both operators, in the order of `_Call`.
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor every, Tensor rows, Tensor? mask, Tensor p, Tensor seed, "
-    "bool causal, float scaling, float dropout, float eps, int row_block, int key_block"
+    "bool causal, float scaling, float dropout, float eps, int[] forward, int[] backward"
 )
 
 
 @torch.library.custom_op(
     "hf_graphattn::plat_forward",
     mutates_args=(),
-    schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+    schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, and each row's greatest score and 1 / denominator, (B, H, Nq)."""
-    call = _Call(query, *rest)
-    out, top, norm = _empty_forward(query)
-    call.launch(_kernels().rows_forward, call.row_grid, (out, top, norm))
-    return out, top, norm
+def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The output, what its rounding lost, and each row's greatest score and 1 / sum, (B, H, Nq)."""
+    call = _Call(query, *rest[:-2])
+    made = _empty_forward(query)
+    call.launch(_kernels().rows_forward, Block(*rest[-2]), made)
+    return made
 
 
 @_forward.register_fake
-def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return _empty_forward(query)
 
 
 @torch.library.custom_op(
     "hf_graphattn::plat_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor out, Tensor top, Tensor norm, {ARGUMENTS}, bool mask_gradient) "
+    schema=f"(Tensor grad, Tensor out, Tensor lost, Tensor top, Tensor norm, {ARGUMENTS}, "
+    "bool mask_gradient) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    grad: Tensor, out: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor,
+    *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of query, key, every and rows, of p by row (B, H, Nq), and dScores if asked."""
-    *others, mask_gradient = rest
-    call = _Call(query, key, *others)
+    *others, _, backward, mask_gradient = rest
+    call, block = _Call(query, key, *others), Block(*backward)
     grad = _narrow(grad.to(query.dtype))
     dq, dk, dv, dx, dp, ds = _empty_backward(query, key, mask_gradient)
-    delta = (grad.float() * out).sum(-1).contiguous()
-    shared = (grad, top, norm, delta)
+    delta = torch.empty_like(top)
     call.launch(
-        _kernels().rows_backward, call.row_grid, (*shared, dq, dx, dp, ds), grad,
+        _kernels().rows_backward, block, (grad, out, lost, top, norm, delta, dq, dx, dp, ds), grad,
         MASK_GRADIENT=mask_gradient,
     )  # fmt: skip
-    call.launch(_kernels().columns_backward, call.key_grid, (*shared, dk, dv), grad)
+    call.launch(_kernels().columns_backward, block, (grad, top, norm, delta, dk, dv), grad)
     return dq, dk, dv, dx, dp, ds
 
 
 @_backward.register_fake
 def _(
-    grad: Tensor, out: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
+    grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor,
+    *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
     return _empty_backward(query, key, rest[-1])
 
 
@@ -171,7 +186,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _differentiate(ctx: Any, grad: Tensor, *ignored: Tensor) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
-    mask, wanted = saved[7], ctx.needs_input_grad[4]
+    mask, wanted = saved[8], ctx.needs_input_grad[4]
     dq, dk, dv, dx, dp, ds = _backward(grad, *saved, *ctx.settings, wanted)
     dmask = ds.sum_to_size(mask.shape).to(mask.dtype) if wanted else None
     return (dq, dk, dv, dx, dmask, dp.sum((0, 2)), *[None] * 7)
@@ -180,9 +195,10 @@ def _differentiate(ctx: Any, grad: Tensor, *ignored: Tensor) -> tuple[Tensor | N
 _forward.register_autograd(_differentiate, setup_context=_keep)
 
 
-def _empty_forward(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    top, norm = (query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2))
-    return _empty_states(query), top, norm
+def _empty_forward(query: Tensor) -> tuple[Tensor, ...]:
+    out, top = _empty_states(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    lost = query.new_empty(0) if query.dtype == torch.float32 else torch.empty_like(out)
+    return out, lost, top, torch.empty_like(top)
 
 
 def _empty_backward(query: Tensor, key: Tensor, mask_gradient: bool) -> Any:
@@ -207,21 +223,9 @@ class _Call:
     """One call's arguments, in the order in which the kernels take them."""
 
     def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        every: Tensor,
-        rows: Tensor,
-        mask: Tensor | None,
-        p: Tensor,
-        seed: Tensor,
-        causal: bool,
-        scaling: float,
-        dropout: float,
-        eps: float,
-        row_block: int,
-        key_block: int,
-    ) -> None:
+        self, query: Tensor, key: Tensor, every: Tensor, rows: Tensor, mask: Tensor | None,
+        p: Tensor, seed: Tensor, causal: bool, scaling: float, dropout: float, eps: float,
+    ) -> None:  # fmt: skip
         batch, heads, length, width = query.shape
         groups, keys = key.shape[1:3]
         states = tuple(_narrow(x) for x in (query, key, every, rows))
@@ -233,33 +237,37 @@ class _Call:
         self.pointers = (*states, centre.contiguous(), pointer, p, seed)
         self.strides = [n for x in states for n in x.stride()[:3]] + list(whole.stride())
         self.numbers = (heads, length, keys, scaling, eps, dropout)
-        self.row_grid = (-(-length // row_block), batch * heads)
-        self.key_grid = (-(-keys // key_block), batch * groups)
+        self.grids = (length, batch * heads), (keys, batch * groups)
         self.constants = _precision(query.dtype) | {
             "GROUP": heads // groups,
             "WIDTH": width,
             "COLUMNS": max(16, 1 << (width - 1).bit_length()),
-            "ROW_BLOCK": row_block,
-            "KEY_BLOCK": key_block,
             "CAUSAL": causal,
             "MASK": kind,
             "DROPOUT": dropout > 0.0,
             "CENTRED": is_float32,
+            "FAST": not is_float32 and torch.version.cuda is not None and not interpreted(),
         }
 
     def launch(
         self,
         kernel: Any,
-        grid: tuple[int, int],
+        block: Block,
         others: tuple[Tensor, ...],
         grad: Tensor | None = None,
         **constants: Any,
     ) -> None:
         """Run a kernel; `others` are its own tensors, which follow those that all kernels take."""
+        of_keys = kernel is _kernels().columns_backward
+        tokens, heads = self.grids[of_keys]
+        axes = ("KEY_BLOCK", "ROW_BLOCK") if of_keys else ("ROW_BLOCK", "KEY_BLOCK")
+        constants |= self.constants | dict(zip(axes, block[:2], strict=True))
         strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
-        constants |= self.constants | {"num_warps": 4, "num_stages": 2}
         with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
-            kernel[grid](*self.pointers, *others, *strides, *self.numbers, **constants)
+            kernel[-(-tokens // block.made), heads](
+                *self.pointers, *others, *strides, *self.numbers, **constants,
+                num_warps=block.warps, num_stages=block.stages,
+            )  # fmt: skip
 
 
 def _mask(mask: Tensor | None, shape: tuple[int, ...], query: Tensor) -> tuple[str, Tensor]:

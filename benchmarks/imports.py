@@ -1,4 +1,4 @@
-"""What `import hf_graphattn` adds to an import of transformers, and how long patching takes.
+"""What `import hf_graphattn` adds to an import of transformers; how long patching and --help take.
 
 Every import is timed inside a process of its own; the processes take turns.
 
@@ -20,10 +20,17 @@ from transformers import BertConfig, BertModel
 import hf_graphattn as ga
 
 OURS = "import hf_graphattn as ga"
+HELP = """
+import contextlib, io
+from finetune import glue
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    glue.main(["--help"])
+"""
 CASES = {  # (what the process has imported before, what is timed)
     "import transformers": ("", "import transformers"),
     "  + import hf_graphattn": ("import transformers", OURS),
     "import torch": ("", "import torch"),
+    "  + finetune/glue.py --help": ("import torch", HELP),
     "  + import transformers, its models": ("import torch", "from transformers import BertModel"),
     "    + import hf_graphattn": ("from transformers import BertModel", OURS),
     "      + ga.patch_model": (f"from transformers import BertModel\n{OURS}", "ga.patch_model"),

@@ -113,7 +113,7 @@ class Schema(Generic[Data, Model]):
         Raises ``Refused`` for unknown flags.
         """
         found = vars(Parser(self._groups(), given_only=True).parse_args(self._with_recipe(argv)))
-        return {name: value for name, value in found.items() if name != "recipe"}
+        return {name: found[name] for name in self._names() if name in found and name != "recipe"}
 
     def kinds(self) -> dict[str, type]:
         """Each flag's type by its name; of a flag that takes several values, the type of one."""
@@ -124,13 +124,15 @@ class Schema(Generic[Data, Model]):
         own_flags = variants.flags_of_all(ga.variant_configs())
         return (self.data, self.model, TrainArguments, FilterArguments, own_flags)
 
+    def _names(self) -> list[str]:
+        return [f.name for group in self._groups() for f in fields(group)]
+
     def _with_recipe(self, argv: Sequence[str]) -> list[str]:
         """The words of the recipe in ``argv``, then those of ``argv``, which win."""
         path = recipes.value_of(argv, "recipe")
         words = list(argv)
         if path is not None:
-            names = [f.name for group in self._groups() for f in fields(group)]
-            flags = recipes.read(path, names)
+            flags = recipes.read(path, self._names())
             chosen = recipes.value_of(argv, "variant")
             if chosen not in (None, flags.get("variant")):
                 flags = variants.fitting(flags, chosen)

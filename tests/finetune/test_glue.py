@@ -18,6 +18,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import glue
 from finetune.engine import launch
+from finetune.engine.predictions import EVALUATED
 from finetune.settings.training import TrainArguments
 
 SUBMITTED = {
@@ -118,7 +119,10 @@ def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
     check_saved_model(tmp_path)
 
 
-def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [(), ("--group_by_length",)])
+def test_two_processes_are_one_at_the_same_global_batch(
+    tmp_path: Path, order: tuple[str, ...]
+) -> None:
     tiny_task.save_data(tasks.get("cola", "glue"), tmp_path / "data", train=15)
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     tiny_task.save_bert(tmp_path / "bert", **still)
@@ -126,7 +130,9 @@ def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
     argv += ["--num_train_epochs", "2", "--gradient_accumulation_steps", "2", "--eval_steps", "1"]
     argv += ["--per_device_eval_batch_size", "2", "--learning_rate", "0.008", "--do_predict"]
     # 15 rows: the last batch of an epoch is short, and so is the epoch's last update.
+    argv += order
     alone = glue.main([*argv, "--per_device_train_batch_size", "4"])
+    predicted = (tmp_path / "out" / EVALUATED.format("")).read_text()
     argv += ["--per_device_train_batch_size", "2", "--checkpointing_steps", "epoch"]
     argv += ["--overwrite_output_dir"]
     launch = (
@@ -150,6 +156,7 @@ def test_two_processes_are_one_at_the_same_global_batch(tmp_path: Path) -> None:
     # Adam divides by the gradient's size: it magnifies the rounding of one that nearly vanishes.
     assert results["filter_max_abs"] == pytest.approx(alone["filter_max_abs"], rel=1e-2) != 0
     assert len((tmp_path / "out" / "CoLA.tsv").read_text().splitlines()) == 1 + 5
+    assert (tmp_path / "out" / EVALUATED.format("")).read_text() == predicted
     saved = {path.name for path in (tmp_path / "out" / "step_4").iterdir()}
     assert {"random_states_0.pkl", "random_states_1.pkl", "model.safetensors"} <= saved
     check_saved_model(tmp_path)

@@ -138,7 +138,8 @@ def test_truths_dashes_and_lists() -> None:
 
 def test_only_what_was_given_is_data() -> None:
     given = glue.SCHEMA.given(["--order", "4", "--seed=3", "--do_predict"])
-    assert given == {"order": 4, "seed": 3, "do_predict": True}
+    # In the order of --help, whichever they were given in.
+    assert list(given.items()) == [("do_predict", True), ("seed", 3), ("order", 4)]
     # Of a run elsewhere, or long ago, the files need not be here.
     flags = {"model_name_or_path": "/gone", "output_dir": "o", "train_file": "gone.csv"}
     assert glue.SCHEMA.settings(flags).data.train_file == "gone.csv"

@@ -162,7 +162,7 @@ VARIANT_CASES: dict[str, VariantCase] = {
             "w_K": torch.linspace(0.4, -0.4, heads) + 0.1,
         },
         formula=gfsa,
-        backends=("eager", "sdpa"),
+        backends=("eager", "sdpa", "shared"),
     ),
     "laplacian": VariantCase(
         config=ga.LaplacianConfig(trainable=("step",)),
@@ -193,7 +193,7 @@ VARIANT_CASES: dict[str, VariantCase] = {
             "coefficients": torch.linspace(-0.8, 0.9, 4 * heads).view(4, heads).T.contiguous()
         },
         formula=polynomial,
-        backends=("eager", "sdpa"),
+        backends=("eager", "sdpa", "shared"),
     ),
     "shaped": VariantCase(
         config=ga.ShapedConfig(alpha=0.4, beta=0.7, gamma=0.6),

@@ -18,7 +18,7 @@ class DelegateAttention(Attention):
     _matrix: Tensor | None = None
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool) -> bool:
+    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
         return False  # `choose` takes it where no other can compute the call
 
     @property

@@ -35,7 +35,7 @@ class FlashAttention(Attention):
     name = "flash_attention_2"
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool) -> bool:
+    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
         return False  # it is used only where asked for
 
     @classmethod

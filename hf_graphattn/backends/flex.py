@@ -30,7 +30,7 @@ class FlexAttention(Attention):
     name = "flex_attention"
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool) -> bool:
+    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
         return False  # it is used only where asked for
 
     def __init__(self, inputs: AttentionInputs) -> None:

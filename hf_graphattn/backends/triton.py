@@ -33,7 +33,7 @@ class TritonAttention(Attention):
             )
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool) -> bool:
+    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
         return device == "cuda" and _missing() is None
 
     def __init__(self, inputs: AttentionInputs) -> None:

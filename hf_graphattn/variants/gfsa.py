@@ -24,20 +24,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from hf_graphattn.errors import refusal
+from hf_graphattn.kernels.combination import Scalar
 
 from .base import (
     TRAINABLE_HELP,
-    Attend,
     GraphFilter,
-    Term,
     VariantConfig,
-    combination,
     is_integer,
     setting,
 )
+from .polynomial import PassesFilter
 from .registry import register
 
 MOST = 1_000_000  # the greatest order: its product with a scalar is to be finite
@@ -70,7 +67,7 @@ class GFSAConfig(VariantConfig):
         return GFSAFilter(self, num_heads)
 
 
-class GFSAFilter(GraphFilter):
+class GFSAFilter(PassesFilter):
     """The filter of `GFSAConfig`; see the equations at the top of the file."""
 
     def __init__(self, config: GFSAConfig, num_heads: int) -> None:
@@ -78,10 +75,7 @@ class GFSAFilter(GraphFilter):
         self.order = config.order
         self.operands = 1 if config.order > 1 else 0
 
-    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+    def weights(self) -> list[Scalar]:
         w_0, w_1, w_K = self.scalar("w_0"), self.scalar("w_1"), self.scalar("w_K")
-        once = attend(value)
-        terms: list[Term] = [(w_1 + (2 - self.order) * w_K, once)]
-        if self.order > 1:
-            terms.append(((self.order - 1) * w_K, attend(once)))
-        return combination(*terms, (w_0, value))
+        weights = [w_0, w_1 + (2 - self.order) * w_K]
+        return [*weights, (self.order - 1) * w_K] if self.order > 1 else weights

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.errors import refusal
+from hf_graphattn.kernels import polynomial
+from hf_graphattn.kernels.combination import Scalar
 
 from .base import (
     TRAINABLE_HELP,
     Attend,
     GraphFilter,
     VariantConfig,
-    combination,
     finite_number,
     is_integer,
     is_sequence,
@@ -85,7 +86,25 @@ class PolynomialConfig(VariantConfig):
         return tuple(finite_number(name, item) for item in value)
 
 
-class PolynomialFilter(GraphFilter):
+class PassesFilter(GraphFilter):
+    """A filter `sum_k c_k A^k`, of one pass of attention a degree, or of one of its kernels."""
+
+    kernels = polynomial.KERNELS
+    backends = (*polynomial.KERNELS, *GraphFilter.backends)
+
+    def weights(self) -> list[Scalar]:
+        """The weights c_0, c_1, ... of I, A ...: numbers, or (H, 1, 1)."""
+        raise NotImplementedError
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        if attend.every_value is None and attend.name in self.kernels:
+            kernel = self.kernels[attend.name]
+            if kernel.fits(attend.inputs):
+                return kernel.compute(attend.inputs, value, self.weights())
+        return polynomial.naive(attend, value, self.weights())
+
+
+class PolynomialFilter(PassesFilter):
     """The filter of `PolynomialConfig`; `coefficients` is (num_heads, K + 1)."""
 
     coefficients: Tensor
@@ -95,14 +114,8 @@ class PolynomialFilter(GraphFilter):
         self.degree = len(config.coefficients) - 1
         self.operands = self.degree - 1
 
-    def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        powers = [value]
-        for _ in range(self.degree):
-            powers.append(attend(powers[-1]))
-        return combination(*((self._term(k), power) for k, power in enumerate(powers)))
-
-    def _term(self, k: int) -> Tensor:
-        return self.own("coefficients")[:, k].view(-1, 1, 1)
+    def weights(self) -> list[Scalar]:
+        return [column.view(-1, 1, 1) for column in self.own("coefficients").unbind(-1)]
 
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         return torch.tensor(value, dtype=torch.float32).repeat(self.num_heads, 1)

@@ -179,8 +179,8 @@ def test_nothing_is_copied_between_the_passes_of_gfsa() -> None:
 @pytest.mark.parametrize(
     ("config", "dropout", "length", "expected"),
     [
-        (ga.GFSAConfig(), 0.0, 512, "eager"),  # 2 x 8 heads: 2^22 elements
-        (ga.GFSAConfig(), 0.0, 513, "sdpa"),
+        (ga.GFSAConfig(), 0.0, 32, "eager"),  # 8 x 4: A is as large as 8 states
+        (ga.GFSAConfig(), 0.0, 33, "sdpa"),
         (ga.GFSAConfig(order=1), 0.0, 5, "sdpa"),  # one pass
         (ga.LaplacianConfig(), 0.0, 5, "sdpa"),
         (ga.GFSAConfig(), 0.1, 513, "eager"),

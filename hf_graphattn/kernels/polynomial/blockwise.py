@@ -1,0 +1,197 @@
+"""Polynomials in A in blocks of A, forward and backward by hand: memory linear in the length.
+
+    y_0 = V,   y_k = A y_(k-1),   out = sum_k c_k y_k
+    d_K = c_K dO,   d_k = c_k dO + A^T d_(k+1),   dV = d_0,   dc_k = sum dO y_k
+    dA = [d_1 | ... | d_K] [y_0 | ... | y_(K-1)]^T,   dScores = A (dA - rowsum(sum_k d_k y_k))
+
+A block of A is made once in the forward and once in the backward, for all degrees: at degree 2
+that is ten products, where two fused passes take fourteen and one takes seven. So a block's rows of
+y_(k-1) must be there before those of y_k. Under causality they need no later rows: the forward
+walks the blocks of rows from the first to the last, and the backward, whose d_k needs no earlier
+rows of d_(k+1), from the last to the first. Without it, a block has all rows of some heads.
+
+Where A is not much larger than the states, its blocks are kept for the backward: nine products.
+Everything is computed in float32 (float64 for float64 states), outside autocast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.backends import AttentionInputs, attention_matrix
+from hf_graphattn.kernels.combination import Scalar, combination
+
+from .naive import naive
+
+BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
+BLOCK_ELEMENTS = 2**20  # of a block's matrix, 4 MB in float32, unless it is one head's
+KEPT_STATES = 8  # A is kept where it has no more elements than so many states (B, H, N, D)
+
+Part = tuple[slice, slice]  # sequences of the batch, and heads
+
+
+def blockwise(
+    inputs: AttentionInputs,
+    value: Tensor,
+    coefficients: Sequence[Scalar],
+    block_rows: int = BLOCK_ROWS,
+    block_elements: int = BLOCK_ELEMENTS,
+    kept_states: int = KEPT_STATES,
+) -> Tensor:
+    """`sum_k c_k A^k V`, (B, H, N, D), without dropout; each c_k is a number or (H, 1, 1)."""
+    query, precise = inputs.query, torch.promote_types(inputs.query.dtype, torch.float32)
+    batch, heads, length, width = query.shape
+    rows = max(1, min(block_rows, length) if inputs.causal else length)
+    blocks = [slice(start, min(start + rows, length)) for start in range(0, length, rows)]
+    together = max(1, block_elements // max(1, rows * length))
+    sequences = max(1, together // heads)
+    parts = [
+        (slice(b, b + sequences), slice(h, h + together))
+        for b in range(0, batch, sequences)
+        for h in range(0, heads, together)
+    ]
+    elements = sum((block.stop - block.start) * block.stop for block in blocks)
+    keep = torch.is_grad_enabled() and elements <= kept_states * length * width
+    plan = _Plan(inputs.causal, inputs.scaling, keep, parts, blocks)
+    scalars = (torch.as_tensor(c, dtype=precise, device=query.device) for c in coefficients)
+    return _Blockwise.apply(plan, query, inputs.key, inputs.mask, value, *scalars)
+
+
+def fits(inputs: AttentionInputs) -> bool:
+    """Whether it computes the call: no dropout, and no graph that must serve all lengths."""
+    return inputs.dropout == 0.0 and not torch.compiler.is_compiling()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The arguments of `_Blockwise` that are not tensors, and what is computed at once.
+
+    blocks: their rows, which see the keys up to the last of them.
+    """
+
+    causal: bool
+    scaling: float
+    keep: bool  # whether A is kept for the backward
+    parts: list[Part]
+    blocks: list[slice]
+
+    def matrix(self, query: Tensor, key: Tensor, mask: Tensor | None, rows: slice) -> Tensor:
+        """These rows of A, (b, h, rows, keys)."""
+        key = key[:, :, : rows.stop]
+        inputs = AttentionInputs(query, key, mask, self.causal, self.scaling, 0.0)
+        return attention_matrix(inputs, rows)
+
+
+class _Blockwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, query, key, mask, value, *scalars: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        precise = torch.promote_types(query.dtype, torch.float32)
+        powers = [value, *(torch.empty_like(value, dtype=precise) for _ in scalars[1:])]
+        out, kept = torch.empty_like(value), []
+        with torch.autocast(query.device.type, enabled=False):
+            for part in plan.parts:
+                q, k, *ys = (_of(x, part).to(precise) for x in (query, key, *powers))
+                for rows in plan.blocks:
+                    matrix = plan.matrix(q, k, _of(mask, part), rows)
+                    for x, y in pairwise(ys):
+                        y[:, :, rows] = matrix @ x[:, :, : rows.stop]
+                    if plan.keep:
+                        kept.append(matrix)
+                own = (_of(c, part) for c in scalars)
+                out[part] = combination(*zip(own, ys, strict=True))
+        ctx.save_for_backward(query, key, mask, *powers, *scalars, *kept)
+        ctx.plan = plan
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        plan, needed = ctx.plan, ctx.needs_input_grad[1:]
+        query, key, mask, value, *rest = ctx.saved_tensors
+        count = len(needed) - 4  # of scalars; there is one power less beside the values
+        powers, scalars, kept = (
+            rest[: count - 1],
+            rest[count - 1 : 2 * count - 1],
+            rest[2 * count - 1 :],
+        )
+        inputs = (query, key, mask, value, *scalars)
+        if torch.is_grad_enabled():
+            return None, *_differentiable(plan, inputs, needed, grad)
+        precise = torch.promote_types(query.dtype, torch.float32)
+        sums = [
+            torch.zeros_like(x, dtype=precise) if need else None
+            for x, need in zip(inputs, needed, strict=True)
+        ]
+        with torch.autocast(query.device.type, enabled=False):
+            for part in plan.parts:
+                matrices, kept = kept[: len(plan.blocks)], kept[len(plan.blocks) :]
+                states = [_of(x, part).to(precise) for x in (grad, query, key, value, *powers)]
+                own = [_of(x, part) for x in (mask, *scalars)]
+                _add(plan, states, own, matrices, [_of(x, part) for x in sums])
+        found = (None if x is None else x.to(y.dtype) for x, y in zip(sums, inputs, strict=True))
+        return None, *found
+
+
+def _add(
+    plan: _Plan,
+    states: list[Tensor],
+    own: list[Any],
+    kept: list[Tensor],
+    sums: list[Tensor | None],
+) -> None:
+    """Add a part's gradients to `sums`: of query, key, mask, value and scalars."""
+    grad, query, key, *powers = states
+    mask, *scalars = own
+    d_query, d_key, d_mask, d_value, *d_scalars = sums
+    for power, total in zip(powers, d_scalars, strict=True):
+        if total is not None:
+            total += (grad * power).sum_to_size(total.shape)
+    ds = [torch.mul(grad, c, out=grad.new_empty(grad.shape)).flatten(0, 1) for c in scalars]
+    q, k, *ys = (x.flatten(0, 1) for x in (query, key, *powers))
+    before, after = torch.cat(ys[:-1], -1), torch.cat(ys[1:], -1)
+    dq, dk = torch.empty_like(q), torch.zeros_like(k)
+    for rows in reversed(plan.blocks):
+        keys = slice(rows.stop)
+        matrix = kept.pop() if kept else plan.matrix(query, key, mask, rows)
+        a = matrix.flatten(0, 1)
+        for later, d in pairwise(reversed(ds)):
+            d[:, keys].baddbmm_(a.mT, later[:, rows])
+        wide = torch.cat([d[:, rows] for d in ds[1:]], -1)
+        delta = (wide * after[:, rows]).sum(-1, keepdim=True)
+        scores = (wide @ before[:, keys].mT).sub_(delta).mul_(a)
+        dq[:, rows] = scores @ k[:, keys]
+        dk[:, keys].baddbmm_(scores.mT, q[:, rows])
+        if d_mask is not None:
+            d_mask += scores.view_as(matrix).sum_to_size(d_mask.shape)
+    for total, found in (
+        (d_query, dq.mul_(plan.scaling)),
+        (d_key, dk.mul_(plan.scaling)),
+        (d_value, ds[0]),
+    ):
+        if total is not None:
+            total.copy_(found.unflatten(0, grad.shape[:2]))
+
+
+def _of(x: Any, part: Part) -> Any:
+    """What concerns a part, of states or of what broadcasts to (B, H, N, N): 4-D, a view."""
+    if x is None:
+        return None
+    x = x[(None,) * (4 - x.dim())]
+    return x[tuple(own if n > 1 else slice(None) for own, n in zip(part, x.shape, strict=False))]
+
+
+def _differentiable(
+    plan: _Plan, inputs: tuple[Any, ...], needed: tuple[bool, ...], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The backward in operations that torch can differentiate, for second derivatives."""
+    query, key, mask, value, *scalars = inputs
+    matrix = attention_matrix(AttentionInputs(query, key, mask, plan.causal, plan.scaling, 0.0))
+    out = naive(matrix.__matmul__, value, scalars)
+    leaves = [x for x, need in zip(inputs, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(out, leaves, grad, create_graph=True))
+    return tuple(next(found) if need else None for need in needed)

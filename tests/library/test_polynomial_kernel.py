@@ -1,0 +1,187 @@
+"""Polynomials in A in blocks, against passes of attention and every power formed, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import VARIANT_CASES, attention
+from tensors import built, error, inputs_of, leaves, mask_of, states
+from tiny import MODELS, inputs
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import hf_graphattn as ga
+from hf_graphattn.backends import choose, explain, make
+from hf_graphattn.kernels.polynomial import blockwise, naive
+
+N = 37
+KINDS = ("none", "causal", "left", "right", "full", "additive", "additive_full")
+
+
+def polynomial(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool):  # type: ignore[no-untyped-def]
+    """By blocks of 16 rows of two heads, A kept or made again; or by the kept matrix."""
+    own = inputs_of(query, key, mask, causal)
+
+    def compute(value: Tensor, scalars: list[Tensor], kept: int | None) -> Tensor:
+        if kept is None:
+            return naive(make("eager", own), value, scalars)
+        return blockwise(own, value, scalars, 16, 2 * N * 16, kept)
+
+    return compute
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_the_whole_forward_and_in_every_gradient(kind: str, degree: int) -> None:
+    """Of a mask too, as T5's learned bias is; states as models hand them, (B, N, H, D)."""
+    torch.manual_seed(degree)
+    tensors = [x.double().transpose(1, 2).contiguous().transpose(1, 2) for x in states(3, N)]
+    mask = mask_of(kind, 3, N)
+    if kind.startswith("additive"):
+        mask = mask.double().requires_grad_()
+    own = leaves(*tensors)
+    scalars = leaves(*torch.randn(degree + 1, 3, 1, 1, dtype=torch.float64))
+    wanted = [*own, *scalars, *([mask] if kind.startswith("additive") else [])]
+    upstream = torch.randn(2, 3, N, 8, dtype=torch.float64)
+    compute = polynomial(own[0], own[1], mask, kind == "causal")
+    expected = compute(own[2], scalars, None)
+    expected = [expected, *torch.autograd.grad(expected, wanted, upstream)]
+    for kept in (0, 100):
+        out = compute(own[2], scalars, kept)
+        for got, wish in zip(
+            [out, *torch.autograd.grad(out, wanted, upstream)], expected, strict=True
+        ):
+            assert error(got, wish) < 1e-12
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradients_are_those_of_finite_differences(causal: bool) -> None:
+    torch.manual_seed(0)
+    tensors = leaves(*(x.double() for x in states(2, 7, width=3, batch=1)))
+    scalars = leaves(*torch.randn(3, 2, 1, 1, dtype=torch.float64))
+
+    def run(query: Tensor, key: Tensor, value: Tensor, *scalars: Tensor) -> Tensor:
+        return blockwise(inputs_of(query, key, None, causal), value, scalars, 3, 1, 0)
+
+    assert torch.autograd.gradcheck(run, (*tensors, *scalars))
+    assert torch.autograd.gradgradcheck(run, (*tensors, *scalars))
+
+
+def test_numbers_are_scalars_without_a_gradient_and_float32_is_close() -> None:
+    torch.manual_seed(1)
+    own = leaves(*states(3, N))
+    precise = [x.detach().double().requires_grad_() for x in own]
+    found = []
+    for query, key, value in (precise, own):
+        out = polynomial(query, key, None, True)(value, [-0.1, 1.0, 0.3], 0)
+        found.append([out, *torch.autograd.grad(out.square().sum(), (query, key, value))])
+    whole = attention(precise[0], precise[1], 8**-0.5, None, True)
+    once = whole @ precise[2]
+    assert error(found[0][0], -0.1 * precise[2] + once + 0.3 * whole @ once) < 1e-12
+    for got, expected in zip(*reversed(found), strict=True):
+        assert error(got, expected) < 1e-5
+
+
+def test_what_is_kept_for_the_backward_is_linear_in_the_length() -> None:
+    """A under 8 states, and beyond none of it."""
+    most: dict[int, int] = {}
+    for length in (40, 64, 128, 256):
+        query, key, value = leaves(*states(2, length))
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            blockwise(inputs_of(query, key, None, False), value, [0.1, 1.0, 0.3])
+        most[length] = sum(sizes.values()) // value.nbytes
+    assert most == {40: 10, 64: 13, 128: 5, 256: 5}
+
+
+def auto(
+    config: ga.VariantConfig, length: int, causal: bool, learns: bool, **settings: float
+) -> str:
+    graph_filter = config.build(2)
+    query = torch.empty(1, 2, length, 4, requires_grad=learns)
+    own = inputs_of(query, query, None, causal, settings.get("dropout", 0.0))
+    passes = graph_filter.operands + 1
+    return choose("auto", graph_filter.backends, own, passes, graph_filter.fits)
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "causal", "learns", "expected"),
+    [
+        (ga.GFSAConfig(), 5000, True, True, "shared"),
+        (ga.GFSAConfig(), 2048, False, True, "shared"),
+        (ga.GFSAConfig(), 2049, False, True, "sdpa"),
+        (ga.PolynomialConfig(), 5, False, True, "shared"),
+        (ga.GFSAConfig(), 33, True, False, "sdpa"),
+        (ga.GFSAConfig(), 32, True, False, "eager"),  # 8 x 4: A is as large as 8 states
+        (ga.GFSAConfig(order=1), 33, True, True, "sdpa"),
+    ],
+)
+def test_the_automatic_choice(
+    config: ga.VariantConfig, length: int, causal: bool, learns: bool, expected: str
+) -> None:
+    assert auto(config, length, causal, learns) == expected
+    assert auto(config, length, causal, learns, dropout=0.1) == "eager"
+    with torch.no_grad():
+        assert auto(config, length, causal, learns) != "shared"
+
+
+def test_the_report_says_what_is_chosen() -> None:
+    filters = ga.GFSAConfig().build(2).backends
+    assert explain("auto", filters, "cuda", 2)[0] == "sdpa"
+    assert explain("auto", filters, "cpu", 1)[0] == "sdpa"
+    assert explain("auto", filters, "cpu", 2) == (
+        "shared",
+        "auto, for gradients; without, sdpa; eager for short sequences and under attention dropout",
+    )
+
+
+@pytest.mark.parametrize("variant", ["gfsa", "polynomial"])
+def test_dropout_and_caches_make_passes(variant: str) -> None:
+    """As `sdpa` does, to the same bits."""
+    graph_filter = built(VARIANT_CASES[variant], 2)
+    query, key, value = states(2, 9)
+    for dropout in (0.0, 0.4):
+        own = inputs_of(query, key, None, True, dropout)
+        found = []
+        for backend in ("shared", "sdpa"):
+            attend = make(backend, own)
+            attend.every_value = None if dropout else value
+            torch.manual_seed(3)
+            found.append(graph_filter(attend, value))
+        assert torch.equal(*found)
+
+
+def test_gradient_checkpointing_has_the_same_gradients() -> None:
+    own = leaves(*(x.double() for x in states(2, 9)))
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return blockwise(inputs_of(query, key, None, True), value, [-0.1, 1.0, 0.3], 4)
+
+    found = [run(*own), checkpoint(run, *own, use_reentrant=False)]
+    one, other = (torch.autograd.grad(out.square().sum(), own) for out in found)
+    assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "T5"])
+def test_models_have_the_gradients_of_the_kept_matrix(architecture: str, padding: str) -> None:
+    """T5 learns a bias, which is a mask's."""
+    model = MODELS[architecture]().double()
+    batch = inputs(model, padding)
+    found = []
+    for backend in ("eager", "shared"):
+        ga.patch_model(model, ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3), backend=backend)
+        model.zero_grad()
+        logits = model(**batch)[0]
+        (logits * torch.linspace(-1, 1, logits.numel()).view_as(logits)).sum().backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        ga.unpatch_model(model)
+    largest = max(float(each.abs().max()) for each in found[0])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).abs().max() < 1e-10 * largest

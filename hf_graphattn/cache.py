@@ -29,7 +29,7 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from .backends import EAGER, Attention
+from .backends import EAGER, Attention, one_per_query_head
 from .errors import GraphAttentionError
 from .growing import GrowingLayer
 
@@ -233,7 +233,7 @@ class CachedAttention(Attention):
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
         """As in `Attention`, with operands of its own."""
-        _, identity = super().on_identity(self.every_value)
+        _, identity = super().on_identity(one_per_query_head(self.every_value, value))
         attend = CachedAttention(self.inner, self.layer, identity, on_rows=True)
         return attend, identity[:, :, self.layer.positions(value.shape[-2])]
 

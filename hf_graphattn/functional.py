@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import backends
-from .backends import DELEGATE, AttentionInputs
+from .backends import DELEGATE, AttentionInputs, one_per_query_head
 from .errors import GraphAttentionError, refusal
 from .variants import GraphFilter
 from .variants.base import finite_number
@@ -63,12 +63,6 @@ def filtered(graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor) 
     return graph_filter(backends.make(name, inputs), value)
 
 
-def one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
-    """Keys or values, repeated where several query heads share them: one for each query head."""
-    groups = query.shape[1] // states.shape[1]
-    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
-
-
 def _inputs(
     query: Tensor,
     key: Tensor,
@@ -93,9 +87,7 @@ def _inputs(
     if not 0 <= finite_number("dropout_p", dropout_p) < 1:
         raise refusal("dropout_p", dropout_p, "a number from 0 to below 1")
     scaling = query.shape[-1] ** -0.5 if scale is None else finite_number("scale", scale)
-    return AttentionInputs(
-        query, one_per_query_head(key, query), mask, is_causal, scaling, float(dropout_p)
-    )
+    return AttentionInputs(query, key, mask, is_causal, scaling, float(dropout_p))
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> None:

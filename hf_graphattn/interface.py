@@ -22,11 +22,10 @@ from transformers.utils.output_capturing import _active_collector
 
 from . import after_attention, backends, masks
 from .architectures import eager_attention
-from .backends import AttentionInputs, FirstValues
+from .backends import AttentionInputs, FirstValues, one_per_query_head
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .errors import GraphAttentionError, no_square
 from .first_layer import first_values
-from .functional import one_per_query_head
 
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
 NAME = "hf_graphattn"
@@ -105,7 +104,7 @@ def graph_attn(
     )
     inputs = AttentionInputs(
         query=query,
-        key=one_per_query_head(key, query),
+        key=key,
         mask=mask,
         causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -119,7 +118,6 @@ def graph_attn(
             f"the attention, so that cached generation has no room for a filter's. Pass "
             f"use_cache=False."
         )
-    value = one_per_query_head(value, query)
     if graph_filter is None:
         out, weights = _plain(inputs, value)
     else:
@@ -127,7 +125,8 @@ def graph_attn(
         if graph_filter.variant_config.place:
             after_attention.leave(module, graph_filter, inputs)
         if graph_filter.reads_first:
-            first = first_values(module, graph_filter, graph_attn_first, own, value)
+            every = own if graph_attn_layer is None else one_per_query_head(value, query)
+            first = first_values(module, graph_filter, graph_attn_first, own, every)
             inputs = replace(inputs, first=first)
         out, weights = _filtered(graph_filter, inputs, own, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
@@ -157,7 +156,7 @@ def _of_queries(
     module: nn.Module, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
 ) -> Tensor:
     """The values of the queries' tokens, (B, H, Nq, D)."""
-    own = value if layer is None else one_per_query_head(layer.new_values, inputs.query)
+    own = one_per_query_head(value if layer is None else layer.new_values, inputs.query)
     new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
     if own.shape[-2] != new:
         raise no_square(type(module).__name__, new, keys)
@@ -189,14 +188,15 @@ def _filtered(
         name = "eager"
     attend = backends.make(name, inputs)
     if layer is not None:
-        attend = CachedAttention(attend, layer, value)
+        shared = value if attend.groups else one_per_query_head(value, inputs.query)
+        attend = CachedAttention(attend, layer, shared)
     if not record:
         acts_later = graph_filter.variant_config.place
         return attend(own) if acts_later else graph_filter(attend, own), None
     if layer is not None and layer.keeps_rows:
         graph_filter(attend, own)  # the cache keeps the operands on the values too
     matrix = graph_filter.matrix(attend, own)
-    return matrix @ value, matrix
+    return backends.product(matrix, value), matrix
 
 
 def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

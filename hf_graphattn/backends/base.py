@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
@@ -31,8 +31,9 @@ class AttentionInputs:
     own: x -> A x, by the architecture's own attention. unknown: the names of arguments that only
     that one knows the meaning of. first: for the filters that read the first layer's values.
 
-    query is (B, H, Nq, D) and key (B, H, Nk, D). `mask` is None, boolean (True = attend) or
-    additive floating point, broadcastable to (B, H, Nq, Nk). `causal` is only True without a mask.
+    query is (B, H, Nq, D) and key (B, H, Nk, D), or of fewer heads, which query heads share evenly.
+    `mask` is None, boolean (True = attend) or additive floating point, broadcastable to
+    (B, H, Nq, Nk). `causal` is only True without a mask.
     """
 
     query: Tensor
@@ -45,6 +46,26 @@ class AttentionInputs:
     unknown: tuple[str, ...] = ()
     first: FirstValues | None = None
 
+    def ungrouped(self) -> AttentionInputs:
+        """These with a key head for each query head."""
+        if self.key.shape[1] == self.query.shape[1]:
+            return self
+        return replace(self, key=one_per_query_head(self.key, self.query))
+
+
+def one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
+    """Keys or values, repeated where several query heads share them: one for each query head."""
+    groups = query.shape[1] // states.shape[1]
+    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
+
+
+def product(rows: Tensor, x: Tensor) -> Tensor:
+    """`rows x`, (B, H, N, D), where heads of rows may share those of x: they are one matrix."""
+    if rows.shape[1] == x.shape[1]:
+        return rows @ x
+    packed = rows.unflatten(1, (x.shape[1], -1)).flatten(2, 3)
+    return (packed @ x).unflatten(2, (-1, rows.shape[2])).flatten(1, 2)
+
 
 def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tensor:
     """`A = dropout(softmax(Q K^T * scaling + mask))`, (B, H, rows, Nk), in the query's dtype.
@@ -55,11 +76,11 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
     if inputs.unknown:
         return own_matrix(inputs)[:, :, rows]
     query = inputs.query[:, :, rows]
-    scores = (query * inputs.scaling) @ inputs.key.mT
+    scores = product(query * inputs.scaling, inputs.key.mT)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
-    if bias is not None:  # in place: the cost here is the passes over N x N matrices
-        scores[..., _seen(inputs, rows) :].add_(bias)
+    if bias is not None:
+        scores.add_(bias)  # in place: the cost here is the passes over N x N matrices
     matrix = scores.softmax(-1)
     if allowed is not None:
         matrix = matrix * allowed.any(-1, keepdim=True)
@@ -75,15 +96,10 @@ def own_matrix(inputs: AttentionInputs) -> Tensor:
     return inputs.own(identity.expand(*inputs.query.shape[:2], *identity.shape))
 
 
-def _seen(inputs: AttentionInputs, rows: slice) -> int:
-    """How many keys causality hides from none of these rows."""
-    return rows.start or 0 if inputs.causal else 0
-
-
 def _bias(
     inputs: AttentionInputs, rows: slice, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What to add to the scores of these rows from the key `_seen` on, and where they may attend.
+    """What to add to the scores of these rows, and where they may attend.
 
     The second is None where every row may attend somewhere. Where a mask may hide a whole row,
     hidden scores get the least finite number rather than minus infinity: no NaN can come of it.
@@ -91,8 +107,7 @@ def _bias(
     if inputs.causal:
         device = inputs.query.device
         positions = torch.arange(inputs.query.shape[-2], device=device)[rows]
-        keys = torch.arange(inputs.key.shape[-2], device=device)[_seen(inputs, rows) :]
-        later = positions[:, None] < keys
+        later = positions[:, None] < torch.arange(inputs.key.shape[-2], device=device)
         return torch.zeros(later.shape, dtype=dtype, device=device).masked_fill_(later, -inf), None
     mask = inputs.mask
     if mask is None:
@@ -110,6 +125,7 @@ class Attention:
     """One call of an attention layer, computed by one backend. Each backend is a subclass."""
 
     name: str  # the backend's
+    groups = False  # whether it takes keys and x that query heads share; else they are repeated
     every_value: Tensor | None = None  # the values of all keys, where a cache holds earlier ones
 
     @classmethod
@@ -117,9 +133,8 @@ class Attention:
         """Raise `GraphAttentionError` where this backend can never run: asked at patch time."""
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
-        """Whether "auto" may take it on this type of device, with or without attention dropout,
-        for a filter that attends so many times."""
+    def automatic(cls, device: str, dropout: bool) -> bool:
+        """Whether "auto" may take it on this type of device, with or without attention dropout."""
         return True
 
     @classmethod

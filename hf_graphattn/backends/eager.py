@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .base import Attention, attention_matrix
+from .base import Attention, attention_matrix, product
 
 
 class EagerAttention(Attention):
     """Keeps A: dropout is drawn once, and every call applies the same matrix."""
 
     name = "eager"
+    groups = True
 
     _matrix: Tensor | None = None
 
@@ -24,4 +25,4 @@ class EagerAttention(Attention):
         return self._matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.matrix @ x
+        return product(self.matrix, x)

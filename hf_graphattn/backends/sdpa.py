@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from .base import Attention, AttentionInputs
+from .base import Attention, AttentionInputs, one_per_query_head
 
-KEPT_STATES = 8  # a kept A has at most as many elements as so many states (B, H, N, D)
+KEPT_ELEMENTS = 2**22  # of a kept matrix (B, H, Nq, Nk) at most: 16 MB a layer in float32
+WIDEST = 256  # the width of heads up to which a fused pass lets query heads share keys
 
 
 class SdpaAttention(Attention):
     """Computes `A x` by a fused pass at each call."""
 
     name = "sdpa"
+    groups = True
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
+    def automatic(cls, device: str, dropout: bool) -> bool:
         # On the CPU torch's fused kernel has no dropout: each pass would fall back to a slow form.
         # The kept matrix is faster, and is dropped out only once (results/choice-dropout-cpu.json).
         return not (device == "cpu" and dropout)
@@ -37,10 +39,16 @@ class SdpaAttention(Attention):
         query = inputs.query
         if not cls.leaves_short(query.device.type, passes) or torch.compiler.is_compiling():
             return True  # a compiled graph must serve all lengths
-        return min(query.shape[-2], inputs.key.shape[-2]) > KEPT_STATES * query.shape[-1]
+        return query[..., 0].numel() * inputs.key.shape[-2] > KEPT_ELEMENTS
 
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs
+        heads, key_heads, width = inputs.query.shape[1], inputs.key.shape[1], inputs.key.shape[-1]
+        # As transformers groups: else CUDA would leave its fused kernels.
+        groups = x.shape[1] == key_heads < heads and x.shape[-1] == width <= WIDEST
+        if not groups or inputs.mask is not None:
+            self.inputs = inputs = inputs.ungrouped()  # once for all passes
+            x = one_per_query_head(x, inputs.query)
         return scaled_dot_product_attention(
             inputs.query,
             inputs.key,
@@ -49,4 +57,5 @@ class SdpaAttention(Attention):
             dropout_p=inputs.dropout,
             is_causal=inputs.causal,
             scale=inputs.scaling,
+            enable_gqa=x.shape[1] < heads,
         )

@@ -1,9 +1,9 @@
 """How `A x` is computed; a backend never changes what is computed.
 
 `eager` keeps A, `sdpa` makes a fused pass at each call, and so do `flash_attention_2` and
-`flex_attention`, which are used only where asked for. `blockwise` and `triton` leave the work to a
-variant's own kernel. A backend that was asked for is never replaced by another: what it cannot
-compute is refused. "auto" chooses by the rule in `choose`.
+`flex_attention`, which are used only where asked for. `blockwise`, `shared` and `triton` leave the
+work to a variant's own kernel. A backend that was asked for is never replaced by another: what it
+cannot compute is refused. "auto" chooses by the rule in `choose`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .eager import EagerAttention
 from .flash import FlashAttention
 from .flex import FlexAttention
 from .sdpa import SdpaAttention
+from .shared import SharedAttention
 from .triton import TritonAttention
 
 _BACKENDS: dict[str, type[Attention]] = {
@@ -37,6 +38,7 @@ _BACKENDS: dict[str, type[Attention]] = {
         FlashAttention,
         FlexAttention,
         SdpaAttention,
+        SharedAttention,
         TritonAttention,
     )
 }
@@ -84,7 +86,7 @@ def choose(
         return DELEGATE
     if requested != "auto":
         return requested
-    for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0):
+    for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0, passes):
         if _BACKENDS[name].takes(inputs, passes) and fits(name, inputs):
             return name
     return supported[0]
@@ -96,8 +98,11 @@ def explain(
     """(backend, why it is used on this type of device), in the words of `ga.report`."""
     if requested != "auto":
         return requested, "asked for"
-    allowed = _automatic(supported, device, dropout=False)
-    chosen, dropped = allowed[0], _automatic(supported, device, dropout=True)[0]
+    allowed = _automatic(supported, device, False, passes)
+    chosen, dropped = allowed[0], _automatic(supported, device, True, passes)[0]
+    if chosen == SharedAttention.name:
+        other, why = explain("auto", tuple(allowed[1:]), device, passes)
+        return chosen, why.replace("auto", f"auto, for gradients; without, {other}", 1)
     others = ["for short sequences"] if _BACKENDS[chosen].leaves_short(device, passes) else []
     others += ["under attention dropout"] if dropped != chosen else []
     if others:
@@ -107,8 +112,8 @@ def explain(
     return chosen, "auto: memory linear in the length"
 
 
-def _automatic(supported: tuple[str, ...], device: str, dropout: bool) -> list[str]:
-    found = [name for name in supported if _BACKENDS[name].automatic(device, dropout)]
+def _automatic(supported: tuple[str, ...], device: str, dropout: bool, passes: int) -> list[str]:
+    found = [name for name in supported if _BACKENDS[name].automatic(device, dropout, passes)]
     return found or [supported[0]]
 
 

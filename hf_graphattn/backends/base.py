@@ -79,8 +79,8 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
     scores = product(query * inputs.scaling, inputs.key.mT)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
-    if bias is not None:
-        scores.add_(bias)  # in place: the cost here is the passes over N x N matrices
+    if bias is not None:  # in place: the cost here is the passes over N x N matrices
+        scores[..., _seen(inputs, rows) :].add_(bias)
     matrix = scores.softmax(-1)
     if allowed is not None:
         matrix = matrix * allowed.any(-1, keepdim=True)
@@ -96,10 +96,15 @@ def own_matrix(inputs: AttentionInputs) -> Tensor:
     return inputs.own(identity.expand(*inputs.query.shape[:2], *identity.shape))
 
 
+def _seen(inputs: AttentionInputs, rows: slice) -> int:
+    """How many keys causality hides from none of these rows."""
+    return rows.start or 0 if inputs.causal else 0
+
+
 def _bias(
     inputs: AttentionInputs, rows: slice, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What to add to the scores of these rows, and where they may attend.
+    """What to add to the scores of these rows from the key `_seen` on, and where they may attend.
 
     The second is None where every row may attend somewhere. Where a mask may hide a whole row,
     hidden scores get the least finite number rather than minus infinity: no NaN can come of it.
@@ -107,7 +112,8 @@ def _bias(
     if inputs.causal:
         device = inputs.query.device
         positions = torch.arange(inputs.query.shape[-2], device=device)[rows]
-        later = positions[:, None] < torch.arange(inputs.key.shape[-2], device=device)
+        keys = torch.arange(inputs.key.shape[-2], device=device)[_seen(inputs, rows) :]
+        later = positions[:, None] < keys
         return torch.zeros(later.shape, dtype=dtype, device=device).masked_fill_(later, -inf), None
     mask = inputs.mask
     if mask is None:
@@ -133,8 +139,9 @@ class Attention:
         """Raise `GraphAttentionError` where this backend can never run: asked at patch time."""
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool) -> bool:
-        """Whether "auto" may take it on this type of device, with or without attention dropout."""
+    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
+        """Whether "auto" may take it on this type of device, with or without attention dropout,
+        for a filter that attends so many times."""
         return True
 
     @classmethod

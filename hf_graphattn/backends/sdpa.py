@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .base import Attention, AttentionInputs, one_per_query_head
 
-KEPT_ELEMENTS = 2**22  # of a kept matrix (B, H, Nq, Nk) at most: 16 MB a layer in float32
+KEPT_STATES = 8  # a kept A has at most as many elements as so many states (B, H, N, D)
 WIDEST = 256  # the width of heads up to which a fused pass lets query heads share keys
 
 
@@ -23,7 +23,7 @@ class SdpaAttention(Attention):
     groups = True
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool) -> bool:
+    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
         # On the CPU torch's fused kernel has no dropout: each pass would fall back to a slow form.
         # The kept matrix is faster, and is dropped out only once (results/choice-dropout-cpu.json).
         return not (device == "cpu" and dropout)
@@ -39,7 +39,7 @@ class SdpaAttention(Attention):
         query = inputs.query
         if not cls.leaves_short(query.device.type, passes) or torch.compiler.is_compiling():
             return True  # a compiled graph must serve all lengths
-        return query[..., 0].numel() * inputs.key.shape[-2] > KEPT_ELEMENTS
+        return min(query.shape[-2], inputs.key.shape[-2]) > KEPT_STATES * query.shape[-1]
 
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs

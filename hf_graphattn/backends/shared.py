@@ -19,6 +19,7 @@ class SharedAttention(SdpaAttention):
     """Holds the call's inputs for the variant's kernel; a call of it is one fused pass."""
 
     name = "shared"
+    groups = False  # its kernel reads a key of each head
 
     @classmethod
     def automatic(cls, device: str, dropout: bool, passes: int) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hf_graphattn.backends import AttentionInputs, FirstValues, make, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.kernels.base import Kernel
+from hf_graphattn.kernels.combination import combination as combination
 
 
 class Attend(Protocol):
@@ -178,9 +179,6 @@ def no_matrix(variant: str, why: str) -> GraphAttentionError:
     )
 
 
-Term = tuple[float | Tensor, Tensor]  # a number, (H, 1, 1) or (B, H, N, 1), times (B, H, N, D)
-
-
 class GraphFilter(nn.Module):
     """One attention layer's filter: its scalars, and the formula that uses them.
 
@@ -275,18 +273,3 @@ class GraphFilter(nn.Module):
             return new if new.dtype.itemsize >= tensor.dtype.itemsize else tensor.to(new.device)
 
         return super()._apply(precise, recurse)
-
-
-def combination(first: Term, *others: Term) -> Tensor:
-    """`c_1 x_1 + c_2 x_2 + ...` in the dtype of x_1, by one elementwise pass for each term.
-
-    Half precision times a float32 scalar is computed in float32 and rounded once, at the end.
-    """
-    scalar, x = first
-    out = x if isinstance(scalar, float) and scalar == 1.0 else scalar * x
-    for scalar, other in others:
-        if isinstance(scalar, Tensor):
-            out = torch.addcmul(out, other, scalar)
-        elif scalar != 0.0:
-            out = torch.add(out, other, alpha=scalar)
-    return out.to(x.dtype)

@@ -34,7 +34,7 @@ TABLE = (
     "attention.py --lengths 2048 --bidirectional --forms gfsa --memory",
     "attention.py --lengths 512 1024 --forms plat --memory",
     "attention.py --lengths 4096 --forms plat --memory",
-    "decode.py --context 128 768",
+    "decode.py --context 128 768 --default_allocator --rounds 30",
     "step.py --cases gpt2 --forms gfsa",
     "step.py --cases gpt2-dropout --forms gfsa",
     "inference.py --cases bert gpt2-prefill vit --forms gfsa",

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from hf_graphattn.errors import GraphAttentionError, refusal
 
@@ -46,6 +47,12 @@ class TritonAttention(Attention):
                 allowed,
                 "Move the model there, or patch it with backend='auto'.",
             )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise GraphAttentionError(
+            "backend 'triton' computes whole sequences, and no A x of new tokens alone, as cached "
+            "generation needs it. Pass use_cache=False, or patch the model with backend='auto'."
+        )
 
 
 def _missing() -> str | None:

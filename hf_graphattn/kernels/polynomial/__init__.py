@@ -1,11 +1,12 @@
-"""The kernels of polynomials in A: passes of attention (`naive`), and blocks of A (`blockwise`)."""
+"""The kernels of polynomials in A: passes of attention (`naive`), blocks of A, and `triton`."""
 
 from hf_graphattn.kernels.base import Kernel
 
 from .blockwise import blockwise, fits
 from .naive import naive
+from .triton import triton
 
-# By the backend that they run under, in the order in which "auto" prefers them.
-KERNELS = {"shared": Kernel(blockwise, fits)}
+# By the backend that they run under.
+KERNELS = {"shared": Kernel(blockwise, fits), "triton": Kernel(triton)}
 
-__all__ = ["KERNELS", "blockwise", "naive"]
+__all__ = ["KERNELS", "blockwise", "naive", "triton"]

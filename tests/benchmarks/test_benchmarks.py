@@ -80,15 +80,6 @@ def test_peak_memory_is_what_a_call_needs() -> None:
     assert abs(int(done.stdout) - 2**26) < 2**20
 
 
-def test_the_gpu_script_says_what_it_would_run_and_measures_nothing_without_one() -> None:
-    shown = run("gpu.py", "--dry_run")
-    assert [line.split()[2].rpartition("/")[2] for line in shown.splitlines()] == [
-        "attention.py",
-        "step.py",
-        "decode.py",
-    ]
-
-
 def test_how_often_an_interval_holds() -> None:
     """More often of many seeds than of few, and of many about as often as it says."""
     shown = run("interval_coverage.py", "--seeds", 4, 30, "--draws", 100)

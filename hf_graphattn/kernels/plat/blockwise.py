@@ -135,7 +135,7 @@ class _Tensors(NamedTuple):
             sizes = zip(group, x.shape[:2], strict=True)
             return x[tuple(own if size > 1 else slice(None) for own, size in sizes)]
 
-        return _Tensors._make(None if x is None else part(x) for x in self)
+        return _Tensors(*(None if x is None else part(x) for x in self))
 
 
 class _Block(NamedTuple):
@@ -153,7 +153,7 @@ class _Block(NamedTuple):
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *given: Any) -> Tensor:
-        tensors = _Tensors._make(given)
+        tensors = _Tensors(*given)
         device = tensors.query.device
         ctx.plan, ctx.seed = plan, int(torch.randint(2**62, ())) if plan.dropout > 0.0 else None
         random, keep = _generator(ctx.seed, device), plan.keep and any(ctx.needs_input_grad)
@@ -175,13 +175,15 @@ class _Blockwise(torch.autograd.Function):
         random = _generator(ctx.seed, grad.device)
         blocks = (_Block(*kept[i : i + 4]) for i in range(0, len(kept), 4))
         asked = (True, True, True, True, *ctx.needs_input_grad[5:])
-        sums = _Tensors._make(
-            torch.zeros_like(x, dtype=out.dtype) if needed else None
-            for x, needed in zip(given, asked, strict=True)
+        sums = _Tensors(
+            *(
+                torch.zeros_like(x, dtype=out.dtype) if needed else None
+                for x, needed in zip(given, asked, strict=True)
+            )
         )
         with torch.autocast(grad.device.type, enabled=False):
             for group in plan.groups:
-                states = _States(_Tensors._make(given).of(group), plan, random)
+                states = _States(_Tensors(*given).of(group), plan, random)
                 states.backward(grad[group].to(out.dtype), out[group], blocks, sums.of(group))
         found = (None if g is None else g.to(x.dtype) for g, x in zip(sums, given, strict=True))
         return (None, *found)

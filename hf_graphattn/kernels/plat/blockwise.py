@@ -131,11 +131,13 @@ class _Tensors(NamedTuple):
     def of(self, group: tuple[slice, slice]) -> _Tensors:
         """The part of a group; what is one for all sequences or heads is whole."""
 
-        def part(x: Tensor) -> Tensor:
+        def part(x: Tensor | None) -> Any:
+            if x is None:
+                return None
             sizes = zip(group, x.shape[:2], strict=True)
             return x[tuple(own if size > 1 else slice(None) for own, size in sizes)]
 
-        return _Tensors(*(None if x is None else part(x) for x in self))
+        return _Tensors(*map(part, self))
 
 
 class _Block(NamedTuple):
@@ -175,12 +177,11 @@ class _Blockwise(torch.autograd.Function):
         random = _generator(ctx.seed, grad.device)
         blocks = (_Block(*kept[i : i + 4]) for i in range(0, len(kept), 4))
         asked = (True, True, True, True, *ctx.needs_input_grad[5:])
-        sums = _Tensors(
-            *(
-                torch.zeros_like(x, dtype=out.dtype) if needed else None
-                for x, needed in zip(given, asked, strict=True)
-            )
-        )
+        zeros: list[Any] = [
+            torch.zeros_like(x, dtype=out.dtype) if needed else None
+            for x, needed in zip(given, asked, strict=True)
+        ]
+        sums = _Tensors(*zeros)
         with torch.autocast(grad.device.type, enabled=False):
             for group in plan.groups:
                 states = _States(_Tensors(*given).of(group), plan, random)

@@ -5,7 +5,7 @@ registers that are spilled to memory. A call is made on the CPU, whose launches 
 of run. In a process of its own: the interpreter of the other tests replaces the compiler.
 
 python tests/triton_compile_polynomial.py bfloat16 64 causal
-python tests/triton_compile_polynomial.py float32 16 additive deterministic
+python tests/triton_compile_polynomial.py float16 16 additive deterministic
 """
 
 from __future__ import annotations

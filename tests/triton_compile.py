@@ -24,7 +24,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hf_graphattn.kernels.plat import triton_kernels as kernels
-from hf_graphattn.kernels.plat.triton import Block, default_blocks
+from hf_graphattn.kernels.plat.triton import default_blocks
+from hf_graphattn.kernels.triton_call import Block
 
 TARGET = GPUTarget("cuda", 90, 32)  # H100
 STATES = {"Q", "K", "V", "X", "GRAD", "OUT", "LOST", "DQ", "DX", "DK", "DV"}

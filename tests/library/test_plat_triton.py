@@ -22,7 +22,7 @@ from hf_graphattn import backends
 from hf_graphattn.backends import AttentionInputs, attention_matrix, choose, make
 from hf_graphattn.backends.triton import TritonAttention
 from hf_graphattn.kernels import plat
-from hf_graphattn.kernels.plat.triton import Block, _precision
+from hf_graphattn.kernels.triton_call import Block, precision
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="Triton is published for Linux alone"
@@ -370,11 +370,11 @@ def test_products_follow_torchs_setting_of_tf32() -> None:
     before = torch.backends.fp32_precision
     try:
         torch.backends.fp32_precision = "tf32"
-        assert _precision(torch.float32)["PRECISION"] == "tf32"
+        assert precision() == "tf32"
         by_triton(inputs_of(query, key, None, False), value, exponents(2), 1e-2)
     finally:
         torch.backends.fp32_precision = before
-    assert _precision(torch.float32)["PRECISION"] == "ieee"
+    assert precision() == "ieee"
 
 
 def test_without_triton_the_package_works_and_refuses_the_backend_by_name() -> None:

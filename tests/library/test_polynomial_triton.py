@@ -20,8 +20,8 @@ from torch import Tensor
 import hf_graphattn as ga
 from hf_graphattn.backends import AttentionInputs, attention_matrix, make
 from hf_graphattn.kernels import polynomial
-from hf_graphattn.kernels.plat.triton import Block
 from hf_graphattn.kernels.polynomial.triton import _Call, triton
+from hf_graphattn.kernels.triton_call import Block
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="Triton is published for Linux alone"

@@ -9,29 +9,24 @@ keys. So no two programs add into the same place, and every run gives the same b
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.backends.triton import interpreted
-from hf_graphattn.errors import refusal
+from hf_graphattn.kernels.triton_call import (
+    Block,
+    Call,
+    check,
+    common,
+    empty_states,
+    limits,
+    narrow,
+    precision,
+)
 
 from .naive import Values
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDEST = 128  # the widest head, whose block fits into shared memory
-GRID = 2**16 - 1  # the most of batch times heads: CUDA's limit of a grid's second axis
-
-
-class Block(NamedTuple):
-    """The tokens that a program makes and those that it sweeps at once, powers of 2 from 16."""
-
-    made: int
-    swept: int
-    warps: int = 4
-    stages: int = 2  # how many sweeps ahead the states are loaded
 
 
 def fits(inputs: AttentionInputs) -> bool:
@@ -40,18 +35,7 @@ def fits(inputs: AttentionInputs) -> bool:
     They could take a mask with a gradient too, but would make the gradient whole, (B, H, Nq, Nk).
     """
     learned_mask = inputs.mask is not None and inputs.mask.requires_grad
-    return not learned_mask and all(within for *_, within in _limits(inputs))
-
-
-def _limits(inputs: AttentionInputs) -> tuple[tuple[str, object, str, bool], ...]:
-    """The kernels' limits: (what, its value in this call, what is allowed, whether it is)."""
-    query = inputs.query
-    batch, heads, _, width = query.shape
-    return (
-        ("dtype", query.dtype, ", ".join(map(str, DTYPES)), query.dtype in DTYPES),
-        ("head width", width, f"at most {WIDEST}", width <= WIDEST),
-        ("batch times heads", batch * heads, f"at most {GRID}", batch * heads <= GRID),
-    )
+    return not learned_mask and all(within for *_, within in limits(inputs.query))
 
 
 def triton(
@@ -70,12 +54,8 @@ def triton(
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
     """
-    for what, given, allowed, within in _limits(inputs):
-        if not within:
-            raise refusal(
-                f"the {what} under backend 'triton'", given, allowed, "Patch with 'blockwise'."
-            )
-    query, dtype = inputs.query, _common(inputs.query, values.every)
+    check(limits(inputs.query), "blockwise")
+    query, dtype = inputs.query, common(inputs.query, values.every)
     assert values.every.shape[-1] == query.shape[-1], "the kernels know one width"
     heads = query.shape[1]
     exponent = p.view(-1) if isinstance(p, Tensor) else torch.full((heads,), p, device=query.device)
@@ -86,13 +66,6 @@ def triton(
         inputs.dropout, eps, forward, backward,
     )  # fmt: skip
     return out.to(values.every.dtype)
-
-
-def _common(query: Tensor, value: Tensor) -> torch.dtype:
-    device = query.device.type
-    if torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return torch.promote_types(query.dtype, value.dtype)
 
 
 def default_blocks(dtype: torch.dtype, width: int) -> tuple[Block, Block]:
@@ -136,7 +109,7 @@ def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The output, what its rounding lost, and each row's greatest score and 1 / sum, (B, H, Nq)."""
     call = _Call(query, *rest[:-2])
     made = _empty_forward(query)
-    call.launch(_kernels().rows_forward, Block(*rest[-2]), made)
+    call.launch("rows_forward", Block(*rest[-2]), made)
     return made
 
 
@@ -159,14 +132,14 @@ def _backward(
     """The gradients of query, key, every and rows, of p by row (B, H, Nq), and dScores if asked."""
     *others, _, backward, mask_gradient = rest
     call, block = _Call(query, key, *others), Block(*backward)
-    grad = _narrow(grad.to(query.dtype))
+    grad = narrow(grad.to(query.dtype))
     dq, dk, dv, dx, dp, ds = _empty_backward(query, key, mask_gradient)
     delta = torch.empty_like(top)
     call.launch(
-        _kernels().rows_backward, block, (grad, out, lost, top, norm, delta, dq, dx, dp, ds), grad,
+        "rows_backward", block, (grad, out, lost, top, norm, delta, dq, dx, dp, ds), grad,
         MASK_GRADIENT=mask_gradient,
     )  # fmt: skip
-    call.launch(_kernels().columns_backward, block, (grad, top, norm, delta, dk, dv), grad)
+    call.launch("columns_backward", block, (grad, top, norm, delta, dk, dv), grad)
     return dq, dk, dv, dx, dp, ds
 
 
@@ -196,98 +169,49 @@ _forward.register_autograd(_differentiate, setup_context=_keep)
 
 
 def _empty_forward(query: Tensor) -> tuple[Tensor, ...]:
-    out, top = _empty_states(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    out, top = empty_states(query), query.new_empty(query.shape[:3], dtype=torch.float32)
     lost = query.new_empty(0) if query.dtype == torch.float32 else torch.empty_like(out)
     return out, lost, top, torch.empty_like(top)
 
 
 def _empty_backward(query: Tensor, key: Tensor, mask_gradient: bool) -> Any:
-    dq, dx, dk, dv = (_empty_states(x) for x in (query, query, key, key))
+    dq, dx, dk, dv = (empty_states(x) for x in (query, query, key, key))
     dp = query.new_empty(query.shape[:3], dtype=torch.float32)
     matrix = (*query.shape[:3], key.shape[2]) if mask_gradient else (0,)
     return dq, dk, dv, dx, dp, query.new_empty(matrix, dtype=torch.float32)
 
 
-def _empty_states(like: Tensor) -> Tensor:
-    """Empty states of shape (B, H, N, D), laid out in memory as (B, N, H, D)."""
-    batch, heads, length, width = like.shape
-    return like.new_empty(batch, length, heads, width).transpose(1, 2)
-
-
-def _narrow(states: Tensor) -> Tensor:
-    """The states with a contiguous width, as the kernels read them."""
-    return states if states.stride(-1) == 1 else states.contiguous()
-
-
-class _Call:
+class _Call(Call):
     """One call's arguments, in the order in which the kernels take them."""
 
     def __init__(
         self, query: Tensor, key: Tensor, every: Tensor, rows: Tensor, mask: Tensor | None,
         p: Tensor, seed: Tensor, causal: bool, scaling: float, dropout: float, eps: float,
     ) -> None:  # fmt: skip
-        batch, heads, length, width = query.shape
-        groups, keys = key.shape[1:3]
-        states = tuple(_narrow(x) for x in (query, key, every, rows))
+        super().__init__((query, key, every, rows), mask, causal)
+        groups, keys, width = key.shape[1:]
         is_float32 = query.dtype == torch.float32
-        centre = every.mean(-2) if is_float32 else query.new_zeros(batch, groups, width)
-        kind, whole = _mask(mask, (batch, heads, length, keys), query)
-        pointer = whole.view(torch.uint8) if kind == "boolean" else whole
-        self.device = query.device
-        self.pointers = (*states, centre.contiguous(), pointer, p, seed)
-        self.strides = [n for x in states for n in x.stride()[:3]] + list(whole.stride())
-        self.numbers = (heads, length, keys, scaling, eps, dropout)
-        self.grids = (length, batch * heads), (keys, batch * groups)
-        self.constants = _precision(query.dtype) | {
-            "GROUP": heads // groups,
-            "WIDTH": width,
-            "COLUMNS": max(16, 1 << (width - 1).bit_length()),
-            "CAUSAL": causal,
-            "MASK": kind,
+        centre = every.mean(-2) if is_float32 else query.new_zeros(len(query), groups, width)
+        self.pointers = (*self.states, centre.contiguous(), self.mask, p, seed)
+        self.numbers = (*query.shape[1:3], keys, scaling, eps, dropout)
+        language = _kernels().tl
+        # The precision of products: of float16's wide ones tf32.
+        self.constants |= {
             "DROPOUT": dropout > 0.0,
             "CENTRED": is_float32,
-            "FAST": not is_float32 and torch.version.cuda is not None and not interpreted(),
+            "WIDE": language.bfloat16 if query.dtype == torch.bfloat16 else language.float32,
+            "WIDE_PRECISION": precision() if is_float32 else "tf32",
         }
 
     def launch(
         self,
-        kernel: Any,
+        name: str,
         block: Block,
         others: tuple[Tensor, ...],
         grad: Tensor | None = None,
         **constants: Any,
     ) -> None:
         """Run a kernel; `others` are its own tensors, which follow those that all kernels take."""
-        of_keys = kernel is _kernels().columns_backward
-        tokens, heads = self.grids[of_keys]
-        axes = ("KEY_BLOCK", "ROW_BLOCK") if of_keys else ("ROW_BLOCK", "KEY_BLOCK")
-        constants |= self.constants | dict(zip(axes, block[:2], strict=True))
-        strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
-        with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
-            kernel[-(-tokens // block.made), heads](
-                *self.pointers, *others, *strides, *self.numbers, **constants,
-                num_warps=block.warps, num_stages=block.stages,
-            )  # fmt: skip
-
-
-def _mask(mask: Tensor | None, shape: tuple[int, ...], query: Tensor) -> tuple[str, Tensor]:
-    """The mask's kind, and a view of it as (B, H, Nq, Nk); without a mask, a tensor not read."""
-    if mask is None:
-        return "none", query
-    return "boolean" if mask.dtype == torch.bool else "additive", mask.expand(shape)
-
-
-def _precision(dtype: torch.dtype) -> dict[str, Any]:
-    """The precision of products: for float32 what torch is set to, for float16's wide ones tf32."""
-    language = _kernels().tl
-    precision = "tf32" if _tf32() else "ieee"
-    return {
-        "PRECISION": precision,
-        "WIDE": language.bfloat16 if dtype == torch.bfloat16 else language.float32,
-        "WIDE_PRECISION": precision if dtype == torch.float32 else "tf32",
-    }
-
-
-def _tf32() -> bool:
-    """Whether torch may round float32 products; reading its old switch raises if the new is set."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+        of_keys = name == "columns_backward"
+        heads = self.states[of_keys].shape[1]
+        self.run(getattr(_kernels(), name), of_keys, heads, block, others, grad, constants)

@@ -13,6 +13,9 @@ kernels write is laid out as (B, N, H, D), the layout that the next layer needs.
 Importing this file needs Triton. Only `triton` imports it, at its first call.
 """
 
+# mypy: ignore-errors
+# Triton's own language, not Python's.
+
 from __future__ import annotations
 
 from math import log
@@ -20,7 +23,9 @@ from math import log
 import triton
 import triton.language as tl
 
-from .triton_tiles import centred, distances, exp2, kept_of, load, log2, product, scores, store
+from hf_graphattn.kernels.triton_tiles import exp2, load, log2, product, scores, store
+
+from .triton_distances import centred, distances, kept_of
 
 LN_2 = tl.constexpr(log(2.0))
 

@@ -25,36 +25,29 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.backends.triton import interpreted
-from hf_graphattn.errors import refusal
 from hf_graphattn.kernels.combination import Scalar
-from hf_graphattn.kernels.plat.triton import (
-    DTYPES,
-    GRID,
-    WIDEST,
+from hf_graphattn.kernels.triton_call import (
     Block,
-    _common,
-    _empty_states,
-    _mask,
-    _narrow,
-    _tf32,
+    Call,
+    Limit,
+    check,
+    common,
+    empty_states,
+    limits,
+    narrow,
 )
 
 
-def _limits(
-    inputs: AttentionInputs, value: Tensor, degree: int
-) -> tuple[tuple[str, object, str, bool], ...]:
-    """The kernels' limits: (what, its value in this call, what is allowed, whether it is)."""
+def _limits(inputs: AttentionInputs, value: Tensor, degree: int) -> tuple[Limit, ...]:
+    """The kernels' limits."""
     query, keys, own = inputs.query, inputs.key.shape[2], value.shape[3]
-    batch, heads, length, width = query.shape
+    length, width = query.shape[2:]
     return (
         ("degree of a polynomial", degree, "2", degree == 2),
-        ("dtype", query.dtype, ", ".join(map(str, DTYPES)), query.dtype in DTYPES),
-        ("head width", width, f"at most {WIDEST}", width <= WIDEST),
+        *limits(query),
         ("width of the values", own, f"that of the queries, {width}", own == width),
         ("number of keys", keys, f"that of the queries, {length}", keys == length),
         ("attention dropout", inputs.dropout, "0", inputs.dropout == 0.0),
-        ("batch times heads", batch * heads, f"at most {GRID}", batch * heads <= GRID),
     )
 
 
@@ -75,12 +68,8 @@ def triton(
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
     """
-    query, dtype = inputs.query, _common(inputs.query, value)
-    for what, given, allowed, within in _limits(inputs, value, len(coefficients) - 1):
-        if not within:
-            raise refusal(
-                f"the {what} under backend 'triton'", given, allowed, "Patch with 'sdpa'."
-            )
+    check(_limits(inputs, value, len(coefficients) - 1), "sdpa")
+    query, dtype = inputs.query, common(inputs.query, value)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     additive = inputs.mask is not None and inputs.mask.dtype != torch.bool
@@ -143,7 +132,7 @@ def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 @_forward.register_fake
 def _empty_forward(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    out, y = (_empty_states(query) for _ in range(2))
+    out, y = (empty_states(query) for _ in range(2))
     top, norm = (query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2))
     return out, y, top, norm, torch.empty_like(y, dtype=torch.float32)
 
@@ -161,7 +150,7 @@ def _backward(
     """The gradients of query, key and value, of c by token (B, H, 3, N), and dScores if asked."""
     *given, _, backward, deterministic, mask_gradient = rest
     call, block = _Call(query, key, *given), Block(*backward)
-    grad = _narrow(grad.to(query.dtype))
+    grad = narrow(grad.to(query.dtype))
     dq, dk, dv, dc, ds = _empty_backward(grad, y, top, norm, z, query, key, *rest)
     dy, delta = torch.empty_like(y), torch.empty_like(top)
     call.launch("inner_backward", block, (y, top, norm, z, grad, dy, delta, dc), grad)
@@ -183,7 +172,7 @@ def _empty_backward(
     grad: Tensor, y: Tensor, top: Tensor, norm: Tensor, z: Tensor,
     query: Tensor, key: Tensor, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    dq, dk, dv = (_empty_states(x) for x in (query, key, key))
+    dq, dk, dv = (empty_states(x) for x in (query, key, key))
     batch, heads, length = top.shape
     matrix = (*top.shape, length) if rest[-1] else (0,)
     return dq, dk, dv, top.new_empty(batch, heads, 3, length), top.new_empty(matrix)
@@ -206,33 +195,16 @@ def _differentiate(ctx: Any, grad: Tensor, *ignored: Tensor) -> tuple[Tensor | N
 _forward.register_autograd(_differentiate, setup_context=_keep)
 
 
-class _Call:
+class _Call(Call):
     """One call's arguments, in the order in which the kernels take them."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, c: Tensor,
         causal: bool, scaling: float,
     ) -> None:  # fmt: skip
-        batch, heads, length, width = query.shape
-        groups = key.shape[1]
-        states = tuple(_narrow(x) for x in (query, key, value))
-        kind, whole = _mask(mask, (batch, heads, length, length), query)
-        pointer = whole.view(torch.uint8) if kind == "boolean" else whole
-        on_nvidia = torch.version.cuda is not None and not interpreted()
-        self.device = query.device
-        self.pointers = (*states, pointer, c)
-        self.strides = [n for x in states for n in x.stride()[:3]] + list(whole.stride())
-        self.numbers = (heads, length, scaling)
-        self.heads, self.groups = batch * heads, batch * groups
-        self.constants = {
-            "GROUP": heads // groups,
-            "WIDTH": width,
-            "COLUMNS": max(16, 1 << (width - 1).bit_length()),
-            "CAUSAL": causal,
-            "MASK": kind,
-            "FAST": query.dtype != torch.float32 and on_nvidia,
-            "PRECISION": "tf32" if _tf32() else "ieee",
-        }
+        super().__init__((query, key, value), mask, causal)
+        self.pointers = (*self.states, self.mask, c)
+        self.numbers = (*query.shape[1:3], scaling)
 
     def launch(
         self,
@@ -244,15 +216,5 @@ class _Call:
     ) -> None:
         """Run a kernel; `others` are its own tensors, which follow those that all kernels take."""
         of_keys = name in ("inner_backward", "keys_backward")
-        axes = ("KEY_BLOCK", "ROW_BLOCK") if of_keys else ("ROW_BLOCK", "KEY_BLOCK")
-        constants |= self.constants | dict(zip(axes, block[:2], strict=True))
-        strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
-        grid = (
-            -(-self.numbers[1] // block.made),
-            self.groups if name == "keys_backward" else self.heads,
-        )
-        with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
-            getattr(_kernels(), name)[grid](
-                *self.pointers, *others, *strides, *self.numbers, **constants,
-                num_warps=block.warps, num_stages=block.stages,
-            )  # fmt: skip
+        heads = self.states[name == "keys_backward"].shape[1]
+        self.run(getattr(_kernels(), name), of_keys, heads, block, others, grad, constants)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hf_graphattn.kernels.plat.triton_tiles import exp2, load, product, scores, store
+from hf_graphattn.kernels.triton_tiles import exp2, load, product, scores, store
 
 
 @triton.jit

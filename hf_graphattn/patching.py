@@ -57,7 +57,8 @@ def patch_model(
         backend: how the attention is computed. "auto" chooses at each call; "eager" keeps A;
             "sdpa" makes fused passes, as do "flash_attention_2" (the flash_attn package) and
             "flex_attention" where they can run; p-LaT has "blockwise" (any device) and "triton"
-            (CUDA); "delegate" calls the architecture's own attention.
+            (CUDA), GFSA and polynomials "shared" (any device, A made once for all passes) and
+            "triton" (degree 2); "delegate" calls the architecture's own attention.
         check: a batch of the model's inputs, on which `check(model, **batch)` compares first; or
             True, on inputs made from its config, if an attention class is not verified. Without
             it such a model is refused.

@@ -163,7 +163,9 @@ OF_THE_HUB: dict[str, st.SearchStrategy[Any]] = {
 PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "model": made(*WHOLE) | made(*WHOLE) | made(*ODD),
     "config": a(*CONFIGS.values(), ga.GFSAConfig(layers=(-1,)), ga.GFSAConfig(layers=(2,))),
-    "backend": a("auto", "eager", "sdpa", "blockwise", "flash_attention_2", "flex_attention"),
+    "backend": a(
+        "auto", "eager", "sdpa", "shared", "blockwise", "flash_attention_2", "flex_attention"
+    ),
     "folder": a("new", "new/deep", Path("new"), Path(".")),
     "path_or_repo": paths,
     "adapter": adapters | adapters.map(Path),

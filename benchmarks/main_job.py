@@ -129,7 +129,8 @@ CASES: dict[str, Callable[[argparse.Namespace, str], None]] = {
 def measured(arguments: argparse.Namespace) -> dict[str, float]:
     """One case, in this process: seconds until the first forward, and from there to the end.
 
-    The end is that of the last update, or where there is none, that of the case.
+    The end is that of the last update, or where there is none, that of the case: of `glue.py` its
+    results and predictions are written by then, of the Trainer nothing is.
     """
     times: list[float] = []
 
@@ -201,12 +202,15 @@ def main() -> None:
         *("--rows", str(arguments.rows), "--batch", str(arguments.batch)),
     ]
     rounds = []
+    job = {"task": TASK, "rows": arguments.rows, "batch": arguments.batch}
     if arguments.output and arguments.output.exists():
-        rounds = json.loads(arguments.output.read_text("utf-8"))["rounds"]
+        kept = json.loads(arguments.output.read_text("utf-8"))
+        if kept["job"] != job:
+            sys.exit(f"{arguments.output} is of {kept['job']}, not of {job}: name another file")
+        rounds = kept["rounds"]
     for _ in range(arguments.rounds):
         rounds.append({case: in_own_process(case, words) for case in arguments.cases})
         if arguments.output:
-            job = {"task": TASK, "rows": arguments.rows, "batch": arguments.batch}
             machine = measure.origin()
             measure.write(arguments.output, {"machine": machine, "job": job, "rounds": rounds})
     show(rounds, arguments.rows)

@@ -84,6 +84,7 @@ def _inputs(
         _check_mask(mask, query)
         if is_causal:
             raise refusal("is_causal", True, "False beside a mask", "Put causality into the mask.")
+        mask = mask[(None,) * (4 - mask.dim())]
     if not 0 <= finite_number("dropout_p", dropout_p) < 1:
         raise refusal("dropout_p", dropout_p, "a number from 0 to below 1")
     scaling = query.shape[-1] ** -0.5 if scale is None else finite_number("scale", scale)

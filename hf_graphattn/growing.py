@@ -13,8 +13,9 @@ class GrowingLayer(DynamicLayer):
     """`DynamicLayer` whose keys and values are the first rows of buffers with room for more.
 
     A full buffer is replaced by one that is a quarter longer: a token costs the copying of about
-    four rows, not of all. The rows that `crop` removes are written over by the next tokens. Tensors
-    that anything else sets as `keys` or `values` are never written to.
+    four rows, not of all. The rows that `crop` removes are written over by the next tokens, in
+    tensors that were read from it before too: clone what is to stay. Tensors that anything else
+    sets as `keys` or `values` are never written to.
 
     What autograd has saved may not change, so while gradients are recorded all tokens are copied,
     as in `DynamicLayer`. So they are in compiled graphs.

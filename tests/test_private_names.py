@@ -68,6 +68,11 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.compiler.assume_constant_result(lambda: None),
         "All that torch.compiler.assume_constant_result sets. Look into it.",
     ),
+    "_C": (lambda: torch, "Where torch keeps what is below."),
+    "_are_functorch_transforms_active": (
+        lambda: torch._C,
+        "Whether a transform of torch.func runs. Look for what torch.autograd.Function.apply asks.",
+    ),
     "_current_frames": (lambda: sys, "The frames that each thread runs. Look into threading, sys."),
     "_qkv_same_embed_dim": (
         lambda: torch.nn.MultiheadAttention(2, 1),

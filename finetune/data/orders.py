@@ -27,7 +27,7 @@ class Drawn(Sampler[Index]):
         """Called by accelerate's loader before it reads an epoch."""
         self.epoch = epoch
 
-    def generator(self) -> torch.Generator:
+    def drawing(self) -> torch.Generator:
         """A new one, that of the epoch."""
         return torch.Generator().manual_seed(self.seed + self.epoch)
 
@@ -48,7 +48,7 @@ class ByLength(Drawn[int]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        size, generator = self.rows_per_update, self.generator()
+        size, generator = self.rows_per_update, self.drawing()
         return iter(LengthGroupedSampler(size, lengths=self.lengths, generator=generator))
 
 

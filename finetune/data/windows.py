@@ -47,7 +47,7 @@ class Offsets(Drawn[slice]):
     def __iter__(self) -> Iterator[slice]:
         size = self.blocks.size
         starts = len(self.blocks.tokens) - size + 1
-        for start in torch.randint(starts, (len(self),), generator=self.generator()).tolist():
+        for start in torch.randint(starts, (len(self),), generator=self.drawing()).tolist():
             yield slice(start, start + size)
 
 

@@ -158,7 +158,8 @@ def _check_paths(settings: Settings[Any, Any]) -> None:
         kind, value = each.metadata.get("metavar"), values[each.name]
         if value is None or kind not in allowed or Path(value).exists():
             continue
-        if kind == PATH or value.startswith((".", "~")) or Path(value).is_absolute():
+        is_no_id = value.startswith((".", "~")) or value.count("/") > 1
+        if kind == PATH or is_no_id or Path(value).is_absolute():
             raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
 
 

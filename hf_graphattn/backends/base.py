@@ -32,7 +32,7 @@ class AttentionInputs:
     that one knows the meaning of. first: for the filters that read the first layer's values.
 
     query is (B, H, Nq, D) and key (B, H, Nk, D), or of fewer heads, which query heads share evenly.
-    `mask` is None, boolean (True = attend) or additive floating point, broadcastable to
+    `mask` is None, or 4-D: boolean (True = attend) or additive floating point, broadcastable to
     (B, H, Nq, Nk). `causal` is only True without a mask.
     """
 

@@ -1,8 +1,8 @@
 """`shared`: for filters of several passes that have a kernel in which all passes share A.
 
 The kernel makes A in blocks, forward and backward; see `kernels/polynomial/blockwise`. What it does
-not compute (attention dropout, cached generation, a graph that torch.compile makes) is done by
-fused passes, as in `sdpa`.
+not compute (attention dropout, cached generation, a graph that torch.compile makes, torch.func) is
+done by fused passes, as in `sdpa`. It has no forward-mode derivatives and no batched gradients.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from .base import AttentionInputs
 from .sdpa import SdpaAttention
 
+SHORTEST = 129  # of fewer rows there is one block, and a kept A is faster
 LONGEST = 2048  # without causality a block has all rows of a head: 16 MB of float32 at most
 
 
@@ -30,5 +31,7 @@ class SharedAttention(SdpaAttention):
         """For gradients, since there is more to share: see results/choice-cpu.json."""
         query, key = inputs.query, inputs.key
         learns = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-        precise = query.dtype in (torch.float32, torch.float64)
-        return learns and precise and (inputs.causal or query.shape[-2] <= LONGEST)
+        half = torch.is_autocast_enabled(query.device.type)
+        precise = query.dtype in (torch.float32, torch.float64) and not half
+        length = query.shape[-2]
+        return learns and precise and length >= SHORTEST and (inputs.causal or length <= LONGEST)

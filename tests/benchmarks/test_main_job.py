@@ -21,7 +21,8 @@ def test_cases_are_measured_and_rounds_are_added(tmp_path: Path) -> None:
     tiny_task.save_data(tasks.get("sst2"), tmp_path / "glue")
     tiny_task.save_bert(tmp_path / "bert")
     target = tmp_path / "out.json"
-    target.write_text('{"rounds": [{}]}')
+    job = {"task": "sst2", "rows": 8, "batch": 4}
+    target.write_text(json.dumps({"job": job, "rounds": [{}]}))
     command = [
         *(warm.python("finetune"), SCRIPT, "--model", tmp_path / "bert"),
         *("--dataset", tmp_path / "glue", "--rows", "8", "--batch", "4"),
@@ -33,5 +34,8 @@ def test_cases_are_measured_and_rounds_are_added(tmp_path: Path) -> None:
     _, added = written["rounds"]
     assert tuple(added) == CASES
     assert all(value > 0 for case in added.values() for value in case.values())
-    assert written["job"] == {"task": "sst2", "rows": 8, "batch": 4}
+    assert written["job"] == job
     assert tuple(line.split("  ")[0] for line in done.stdout.splitlines()) == CASES
+    command[command.index("8")] = "16"
+    other = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert "name another file" in other.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,26 @@ def test_at_plain_attention_it_is_torchs_own() -> None:
         query, key, value, is_causal=True, enable_gqa=True
     )
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (3, 7, 7)])
+@pytest.mark.parametrize("config", [ga.GFSAConfig(order=4, w_K=0.3), ga.PLaTConfig(p=1.5)])
+def test_masks_may_lack_the_batch_and_the_heads(
+    config: ga.VariantConfig, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where heads are computed one after another."""
+    blocks = sys.modules["hf_graphattn.kernels.plat.blockwise"]
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 50)
+    torch.manual_seed(0)
+    graph_filter = config.build(3)
+    given = [torch.randn(2, 3, 7, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    mask = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    found = []
+    for own in (mask, mask.expand(2, 3, 7, 7)):
+        out = ga.attention(*given, graph_filter, mask=own)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [*given, mask])])
+    for got, wish in zip(*found, strict=True):
+        torch.testing.assert_close(got, wish)
 
 
 def test_dropout_keeps_the_mean() -> None:

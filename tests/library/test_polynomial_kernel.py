@@ -67,6 +67,34 @@ def test_the_gradients_are_those_of_finite_differences(causal: bool) -> None:
     assert torch.autograd.gradgradcheck(run, (*tensors, *scalars))
 
 
+def test_gradients_that_can_be_differentiated_are_the_gradients() -> None:
+    """Where inputs are made of each other too: each path counts once."""
+    torch.manual_seed(4)
+    x = torch.randn(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+    graph_filter = ga.GFSAConfig(order=4, w_K=0.4).build(2)
+    graph_filter.backend = "shared"
+    for made in (lambda x: (x, x, x), lambda x: (torch.tanh(x), x, torch.tanh(x))):
+        out = ga.attention(*made(x), graph_filter).square().sum()
+        (once,) = torch.autograd.grad(out, x, retain_graph=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            (again,) = torch.autograd.grad(out, x, create_graph=True)
+        assert error(again, once) < 1e-12
+
+
+def test_transforms_of_torch_func_make_passes() -> None:
+    torch.manual_seed(5)
+    x = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+    graph_filter = ga.GFSAConfig(order=4, w_K=0.4).build(2)
+    graph_filter.backend = "shared"
+
+    def loss(x: Tensor) -> Tensor:
+        return ga.attention(x, x, x, graph_filter).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss))(x)
+    for own, found in zip(x, each, strict=True):
+        assert error(found, torch.autograd.grad(loss(own.requires_grad_()), own)[0]) < 1e-12
+
+
 def test_numbers_are_scalars_without_a_gradient_and_float32_is_close() -> None:
     torch.manual_seed(1)
     own = leaves(*states(3, N))
@@ -116,7 +144,8 @@ def auto(
         (ga.GFSAConfig(), 5000, True, True, "shared"),
         (ga.GFSAConfig(), 2048, False, True, "shared"),
         (ga.GFSAConfig(), 2049, False, True, "sdpa"),
-        (ga.PolynomialConfig(), 5, False, True, "shared"),
+        (ga.PolynomialConfig(), 129, False, True, "shared"),
+        (ga.PolynomialConfig(), 128, False, True, "sdpa"),
         (ga.GFSAConfig(), 33, True, False, "sdpa"),
         (ga.GFSAConfig(), 32, True, False, "eager"),  # 8 x 4: A is as large as 8 states
         (ga.GFSAConfig(order=1), 33, True, True, "sdpa"),

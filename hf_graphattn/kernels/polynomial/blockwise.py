@@ -64,8 +64,10 @@ def blockwise(
 
 
 def fits(inputs: AttentionInputs) -> bool:
-    """Whether it computes the call: no dropout, and no graph that must serve all lengths."""
-    return inputs.dropout == 0.0 and not torch.compiler.is_compiling()
+    """Whether it computes the call: no dropout, no graph that must serve all lengths, and none of
+    torch.func's transforms, which take no gradient by hand."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return inputs.dropout == 0.0 and not traced
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ class _Blockwise(torch.autograd.Function):
         )
         inputs = (query, key, mask, value, *scalars)
         if torch.is_grad_enabled():
-            return None, *_differentiable(plan, inputs, needed, grad)
+            with torch.autocast(query.device.type, enabled=False):
+                return None, *_differentiable(plan, inputs, needed, grad)
         precise = torch.promote_types(query.dtype, torch.float32)
         sums = [
             torch.zeros_like(x, dtype=precise) if need else None
@@ -189,6 +192,8 @@ def _differentiable(
     plan: _Plan, inputs: tuple[Any, ...], needed: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The backward in operations that torch can differentiate, for second derivatives."""
+    # Views of their own: what one of the inputs was made of another by is not part of this.
+    inputs = tuple(None if x is None else x.view_as(x) for x in inputs)
     query, key, mask, value, *scalars = inputs
     matrix = attention_matrix(AttentionInputs(query, key, mask, plan.causal, plan.scaling, 0.0))
     out = naive(matrix.__matmul__, value, scalars)

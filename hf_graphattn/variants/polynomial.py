@@ -99,10 +99,10 @@ class PassesFilter(GraphFilter):
         raise NotImplementedError
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        if attend.every_value is None and attend.name in self.kernels:
-            kernel = self.kernels[attend.name]
-            if kernel.fits(attend.inputs):
-                return kernel.compute(attend.inputs, value, self.weights())
+        # A function is enough to attend by: only backends have a name.
+        kernel = self.kernels.get(getattr(attend, "name", ""))
+        if kernel and attend.every_value is None and kernel.fits(attend.inputs):
+            return kernel.compute(attend.inputs, value, self.weights())
         return polynomial.naive(attend, value, self.weights())
 
 

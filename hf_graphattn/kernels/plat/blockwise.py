@@ -173,7 +173,8 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        plan, (*given, out), kept = ctx.plan, ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        plan, saved = ctx.plan, ctx.saved_tensors  # under checkpointing they are read only once
+        (*given, out), kept = saved[:7], saved[7:]
         random = _generator(ctx.seed, grad.device)
         blocks = (_Block(*kept[i : i + 4]) for i in range(0, len(kept), 4))
         asked = (True, True, True, True, *ctx.needs_input_grad[5:])

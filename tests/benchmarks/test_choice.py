@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choice.py"
 
 def test_every_row_has_the_backends_and_the_choice(tmp_path: Path) -> None:
     target = tmp_path / "choice.json"
-    arguments = ("--shapes", "1x16", "--threads", "1", "--dropout", "0", "0.1", "--rounds", "1")
+    arguments = ("--shapes", "1x130", "--threads", "1", "--dropout", "0", "0.1", "--rounds", "1")
     command = [warm.python("transformers"), str(SCRIPT), *arguments, "--output", str(target)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -37,6 +37,7 @@ from torch.nn.functional import threshold
 from torch.utils.checkpoint import checkpoint
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
+from hf_graphattn.kernels.parts import Part, part_of, parts, row_blocks
 
 from .naive import ROUNDING, Values, naive
 
@@ -87,7 +88,7 @@ class _Plan:
     eps: float
     learned: bool  # whether p has a gradient
     keep: bool  # whether the matrices are kept for the backward
-    groups: list[tuple[slice, slice]]
+    groups: list[Part]
     blocks: list[tuple[slice, slice]]
 
     @classmethod
@@ -102,19 +103,9 @@ class _Plan:
         batch, heads, length, _ = shape
         keys, causal = inputs.key.shape[-2], inputs.causal
         rows = block_rows or max(16, min(BLOCK_ROWS, length, BLOCK_ELEMENTS // keys))
-        at_once = max(1, BLOCK_ELEMENTS // (rows * keys))
-        sequences = max(1, at_once // heads)
         keep = torch.is_grad_enabled() and batch * heads * length * keys <= KEPT_ELEMENTS
-        groups = [
-            (slice(b, b + sequences), slice(h, h + at_once))
-            for b in range(0, batch, sequences)
-            for h in range(0, heads, at_once)
-        ]
-        stops = [min(start + rows, length) for start in range(0, length, rows)]
-        blocks = [
-            (slice(start, stop), slice(stop if causal else keys))
-            for start, stop in zip([0, *stops], stops, strict=False)
-        ]
+        groups = parts(batch, heads, BLOCK_ELEMENTS // (rows * keys))
+        blocks = [(own, slice(own.stop if causal else keys)) for own in row_blocks(length, rows)]
         return cls(causal, inputs.scaling, inputs.dropout, eps, learned, keep, groups, blocks)
 
 
@@ -128,16 +119,9 @@ class _Tensors(NamedTuple):
     mask: Tensor | None
     p: Any  # (1, H or 1, 1, 1)
 
-    def of(self, group: tuple[slice, slice]) -> _Tensors:
-        """The part of a group; what is one for all sequences or heads is whole."""
-
-        def part(x: Tensor | None) -> Any:
-            if x is None:
-                return None
-            sizes = zip(group, x.shape[:2], strict=True)
-            return x[tuple(own if size > 1 else slice(None) for own, size in sizes)]
-
-        return _Tensors(*map(part, self))
+    def of(self, group: Part) -> _Tensors:
+        """The part of a group."""
+        return _Tensors(*(part_of(x, group) for x in self))
 
 
 class _Block(NamedTuple):

@@ -26,14 +26,13 @@ from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 from hf_graphattn.kernels.combination import Scalar, combination
+from hf_graphattn.kernels.parts import Part, part_of, parts, row_blocks
 
 from .naive import naive
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
 BLOCK_ELEMENTS = 2**20  # of a block's matrix, 4 MB in float32, unless it is one head's
 KEPT_STATES = 8  # A is kept where it has no more elements than so many states (B, H, N, D)
-
-Part = tuple[slice, slice]  # sequences of the batch, and heads
 
 
 def blockwise(
@@ -48,19 +47,14 @@ def blockwise(
     query, precise = inputs.query, torch.promote_types(inputs.query.dtype, torch.float32)
     batch, heads, length, width = query.shape
     rows = max(1, min(block_rows, length) if inputs.causal else length)
-    blocks = [slice(start, min(start + rows, length)) for start in range(0, length, rows)]
-    together = max(1, block_elements // max(1, rows * length))
-    sequences = max(1, together // heads)
-    parts = [
-        (slice(b, b + sequences), slice(h, h + together))
-        for b in range(0, batch, sequences)
-        for h in range(0, heads, together)
-    ]
+    blocks = row_blocks(length, rows)
+    at_once = parts(batch, heads, block_elements // max(1, rows * length))
     elements = sum((block.stop - block.start) * block.stop for block in blocks)
     keep = torch.is_grad_enabled() and elements <= kept_states * length * width
-    plan = _Plan(inputs.causal, inputs.scaling, keep, parts, blocks)
+    plan = _Plan(inputs.causal, inputs.scaling, keep, at_once, blocks)
     scalars = (torch.as_tensor(c, dtype=precise, device=query.device) for c in coefficients)
-    return _Blockwise.apply(plan, query, inputs.key, inputs.mask, value, *scalars)
+    of_heads = (c.view(1, -1, 1, 1) for c in scalars)
+    return _Blockwise.apply(plan, query, inputs.key, inputs.mask, value, *of_heads)
 
 
 def fits(inputs: AttentionInputs) -> bool:
@@ -98,14 +92,14 @@ class _Blockwise(torch.autograd.Function):
         out, kept = torch.empty_like(value), []
         with torch.autocast(query.device.type, enabled=False):
             for part in plan.parts:
-                q, k, *ys = (_of(x, part).to(precise) for x in (query, key, *powers))
+                q, k, *ys = (part_of(x, part).to(precise) for x in (query, key, *powers))
                 for rows in plan.blocks:
-                    matrix = plan.matrix(q, k, _of(mask, part), rows)
+                    matrix = plan.matrix(q, k, part_of(mask, part), rows)
                     for x, y in pairwise(ys):
                         y[:, :, rows] = matrix @ x[:, :, : rows.stop]
                     if plan.keep:
                         kept.append(matrix)
-                own = (_of(c, part) for c in scalars)
+                own = (part_of(c, part) for c in scalars)
                 out[part] = combination(*zip(own, ys, strict=True))
         ctx.save_for_backward(query, key, mask, *powers, *scalars, *kept)
         ctx.plan = plan
@@ -133,9 +127,9 @@ class _Blockwise(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             for part in plan.parts:
                 matrices, kept = kept[: len(plan.blocks)], kept[len(plan.blocks) :]
-                states = [_of(x, part).to(precise) for x in (grad, query, key, value, *powers)]
-                own = [_of(x, part) for x in (mask, *scalars)]
-                _add(plan, states, own, matrices, [_of(x, part) for x in sums])
+                states = [part_of(x, part).to(precise) for x in (grad, query, key, value, *powers)]
+                own = [part_of(x, part) for x in (mask, *scalars)]
+                _add(plan, states, own, matrices, [part_of(x, part) for x in sums])
         found = (None if x is None else x.to(y.dtype) for x, y in zip(sums, inputs, strict=True))
         return None, *found
 
@@ -178,14 +172,6 @@ def _add(
     ):
         if total is not None:
             total.copy_(found.unflatten(0, grad.shape[:2]))
-
-
-def _of(x: Any, part: Part) -> Any:
-    """What concerns a part, of states or of what broadcasts to (B, H, N, N): 4-D, a view."""
-    if x is None:
-        return None
-    x = x[(None,) * (4 - x.dim())]
-    return x[tuple(own if n > 1 else slice(None) for own, n in zip(part, x.shape, strict=False))]
 
 
 def _differentiable(

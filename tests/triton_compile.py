@@ -1,11 +1,13 @@
-"""Compile p-LaT's kernels for a GPU that need not be there.
+"""Compile the Triton kernels for a GPU that need not be there.
 
-It prints the bytes of shared memory, registers a thread, and bytes of registers spilled to memory,
-with the default blocks or with others. In a process of its own: the interpreter of the other tests
-replaces the compiler.
+It prints of each kernel the bytes of shared memory, the registers of a thread, and the bytes of a
+thread's registers that are spilled to memory, with the default blocks or with others. A call is
+made on the CPU, whose launches are compiled instead of run. In a process of its own: the
+interpreter of the other tests replaces the compiler.
 
-python tests/triton_compile.py bf16 64 boolean
-python tests/triton_compile.py bf16 64 none --block 64 64 8 2 --dropout
+python tests/triton_compile.py plat bfloat16 64 boolean
+python tests/triton_compile.py plat bfloat16 64 causal --block 64 64 8 2 --dropout
+python tests/triton_compile.py polynomial float16 16 additive --deterministic
 """
 
 from __future__ import annotations
@@ -14,77 +16,70 @@ import argparse
 import re
 import subprocess
 import tempfile
+from importlib import import_module
 from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 from triton import knobs
-from triton import language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hf_graphattn.kernels.plat import triton_kernels as kernels
-from hf_graphattn.kernels.plat.triton import default_blocks
+from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.kernels import plat, polynomial
 from hf_graphattn.kernels.triton_call import Block
 
 TARGET = GPUTarget("cuda", 90, 32)  # H100
-STATES = {"Q", "K", "V", "X", "GRAD", "OUT", "LOST", "DQ", "DX", "DK", "DV"}
-FLOATS = {"P", "TOP", "NORM", "DELTA", "DP", "DMASK"}
-NUMBERS = {"scaling", "eps", "dropout"}
-MASKS = {"none": "*fp32", "boolean": "*u8", "additive": "*fp32"}
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.uint8: "*u8",
+    torch.int64: "*i64",
+    int: "i32",
+    float: "fp32",
+}
+HEADS, LENGTH = 2, 64
+MASKS = {
+    "none": None,
+    "causal": None,
+    "boolean": torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool),
+    "additive": torch.zeros(1, 1, LENGTH, LENGTH, requires_grad=True),
+}
 
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-KERNELS = ("rows_forward", "rows_backward", "columns_backward")
+class Kernel:
+    """A kernel whose launch is compiled instead, with what Triton makes of its arguments.
 
+    A number that is 1 is compiled in, and one that 16 divides is known to be so.
+    """
 
-def settings(name: str, given: argparse.Namespace, block: Block) -> dict[str, Any]:
-    """What `triton._Call` passes to the kernel as constants."""
-    axes = ("ROW_BLOCK", "KEY_BLOCK") if name != "columns_backward" else ("KEY_BLOCK", "ROW_BLOCK")
-    dtype, half = given.dtype, given.dtype != "fp32"
-    return dict(zip(axes, block[:2], strict=True)) | {
-        "GROUP": 1,
-        "WIDTH": given.width,
-        "COLUMNS": max(16, 1 << (given.width - 1).bit_length()),
-        "CAUSAL": given.mask == "none",
-        "MASK": given.mask,
-        "DROPOUT": given.dropout,
-        "CENTRED": not half,
-        "FAST": half,
-        "PRECISION": "ieee",
-        "WIDE": tl.bfloat16 if dtype == "bf16" else tl.float32,
-        "WIDE_PRECISION": "tf32" if half else "ieee",
-        "MASK_GRADIENT": given.mask == "additive",
-        "m_y": 1,
-    }
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
 
+    def __getitem__(self, grid: tuple[int, int]) -> Kernel:
+        return self
 
-def compiled(name: str, given: argparse.Namespace, block: Block) -> Any:
-    """One kernel's machine code, for aligned pointers, and strides and lengths divisible by 16."""
-    kernel, constants = getattr(kernels, name), settings(name, given, block)
-
-    def kind(name: str) -> str:
-        if name in constants:
-            return "constexpr"
-        if name in STATES or name == "CENTRE":
-            return "*fp32" if name == "CENTRE" and given.dtype == "fp32" else f"*{given.dtype}"
-        if name in FLOATS:
-            return "*fp32"
-        named = {"MASK_AT": MASKS[given.mask], "SEED": "*i64"}
-        return named.get(name, "fp32" if name in NUMBERS else "i32")
-
-    signature = {name: kind(name) for name in kernel.arg_names}
-    divisible = [
-        i for i, kind in enumerate(signature.values()) if kind.startswith("*") or kind == "i32"
-    ]
-    source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={name: constants[name] for name in kernel.arg_names if name in constants},
-        attrs={(i,): [["tt.divisibility", 16]] for i in divisible},
-    )
-    options = {"num_warps": block.warps, "num_stages": block.stages}
-    return triton.compile(source, target=TARGET, options=options)
+    def __call__(self, *given: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+        values = iter(given)
+        constants |= {"FAST": given[0].dtype != torch.float32}  # as on CUDA
+        signature, divisible = {}, {}
+        for place, name in enumerate(self.kernel.arg_names):
+            value = None if name in constants else next(values)
+            if value is None or (type(value) is int and value == 1):
+                constants.setdefault(name, value)
+                signature[name] = "constexpr"
+                continue
+            signature[name] = TYPES[value.dtype if isinstance(value, Tensor) else type(value)]
+            if isinstance(value, Tensor) or (type(value) is int and value % 16 == 0):
+                divisible[(place,)] = [["tt.divisibility", 16]]
+        source = ASTSource(
+            fn=self.kernel, signature=signature, constexprs=constants, attrs=divisible
+        )
+        options = {"num_warps": num_warps, "num_stages": num_stages}
+        code = triton.compile(source, target=TARGET, options=options)
+        print(self.kernel.__name__, code.metadata.shared, *registers(code.asm["cubin"]), flush=True)
 
 
 def registers(cubin: bytes) -> tuple[int, int]:
@@ -101,17 +96,31 @@ def registers(cubin: bytes) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dtype", choices=DTYPES)
+    parser.add_argument("kernels", choices=("plat", "polynomial"))
+    parser.add_argument("dtype", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("width", type=int)
     parser.add_argument("mask", choices=MASKS)
     parser.add_argument("--block", type=int, nargs="+", help="Made, swept, warps, stages.")
-    parser.add_argument("--dropout", action="store_true")
+    parser.add_argument("--dropout", action="store_true", help="Of p-LaT's alone.")
+    parser.add_argument("--deterministic", action="store_true", help="Of polynomials' alone.")
     given = parser.parse_args()
-    forward, backward = default_blocks(DTYPES[given.dtype], given.width)
-    for name in KERNELS:
-        block = forward if name == "rows_forward" else backward
-        code = compiled(name, given, Block(*given.block) if given.block else block)
-        print(name, code.metadata.shared, *registers(code.asm["cubin"]), flush=True)
+    kernels = import_module(f"hf_graphattn.kernels.{given.kernels}.triton_kernels")
+    for name, kernel in vars(kernels).items():
+        if isinstance(kernel, triton.JITFunction) and name.endswith(
+            ("forward", "backward", "pass")
+        ):
+            setattr(kernels, name, Kernel(kernel))
+    shape, dtype = (1, HEADS, LENGTH, given.width), getattr(torch, given.dtype)
+    query, key, value = (torch.empty(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+    dropout = 0.1 if given.dropout else 0.0
+    inputs = AttentionInputs(query, key, MASKS[given.mask], given.mask == "causal", 1.0, dropout)
+    blocks = (Block(*given.block),) * 2 if given.block else None
+    if given.kernels == "plat":
+        p = torch.ones(HEADS, 1, 1, requires_grad=True)
+        out = plat.triton(inputs, plat.Values(value, value), p, 1e-3, blocks)
+    else:
+        out = polynomial.triton(inputs, value, [0.0, 1.0, 0.5], blocks, given.deterministic)
+    out.sum().backward()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
+from hf_graphattn.backends.sdpa import KEPT_STATES
 from hf_graphattn.kernels.combination import Scalar, combination
 from hf_graphattn.kernels.parts import Part, part_of, parts, row_blocks
 
@@ -32,7 +33,6 @@ from .naive import naive
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
 BLOCK_ELEMENTS = 2**20  # of a block's matrix, 4 MB in float32, unless it is one head's
-KEPT_STATES = 8  # A is kept where it has no more elements than so many states (B, H, N, D)
 
 
 def blockwise(

@@ -19,9 +19,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
     # Imported once the flags are right: these take seconds.
+    from transformers import AutoModelForCausalLM
+
     from finetune.data import local, text
     from finetune.engine import launch, run, trainer
-    from finetune.models import language, tuning
+    from finetune.models import language, loading, tuning
     from finetune.objectives.language import LanguageModelling
     from tasks.lm import FAMILY
 
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         blocks, origin = text.training_blocks(task, texts, size), local.origin(rows)
         batches = text.loaders(task, texts, blocks, origin, settings.data, settings.train)
         objective = LanguageModelling(task, texts, blocks, settings.data.stride)
-        model = language.load_language_model(settings, config)
+        model = loading.load_model(settings, config, AutoModelForCausalLM)
         model = tuning.tuned(model, settings.filter)
         work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
         return run.run(work, tokenizer, FAMILY)

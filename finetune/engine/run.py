@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from accelerate.logging import get_logger
 from accelerate.utils import set_seed
-from transformers import PreTrainedTokenizerBase
 
 from finetune.engine import output_folder, publishing, storage
 from finetune.engine.results import RESULTS, origin, peak_memory, write_json
@@ -22,7 +21,14 @@ logger = get_logger(__name__)
 HARDLY = 1e-3  # a scalar that moved by less changes next to nothing
 
 
-def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> dict[str, Any]:
+class Processor(Protocol):
+    """What makes a model's inputs: a tokenizer, an image processor ..."""
+
+    def save_pretrained(self, save_directory: Path) -> Any:
+        """Write its files."""
+
+
+def run(trainer: Trainer, processor: Processor, family: str) -> dict[str, Any]:
     """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
 
     Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
@@ -43,19 +49,17 @@ def run(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, family: str) -> di
     else:
         trainer.train()
         found = summary(trainer)
-    results = finish(trainer, tokenizer, found)
+    results = finish(trainer, processor, found)
     accelerator.end_training()
     return results
 
 
-def finish(
-    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, found: dict[str, Any]
-) -> dict[str, Any]:
+def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dict[str, Any]:
     """Save predictions, the trained model and ``all_results.json``; returns the results."""
     accelerator, settings, folder = trainer.accelerator, trainer.settings, trainer.folder
     tests = trainer.predict() if settings.train.do_predict else {}
     if not settings.train.do_eval_only:
-        save_model(trainer, tokenizer, folder)
+        save_model(trainer, processor, folder)
     moved = filter_statistics(accelerator.unwrap_model(trainer.model), trainer.first_scalars)
     rate = trainer.filter_learning_rate
     if not settings.train.do_eval_only:
@@ -91,8 +95,8 @@ def tell_how_far(moved: float | None, rate: float | None) -> None:
         )
 
 
-def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Model and tokenizer as `save_pretrained` writes them, each file whole or as it was.
+def save_model(trainer: Trainer, processor: Processor, folder: Path) -> None:
+    """Model and processor as `save_pretrained` writes them, each file whole or as it was.
 
     Raises ``SaveError`` if they cannot be written.
     """
@@ -107,7 +111,7 @@ def save_model(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Pat
             aside = storage.aside_of(target)
             shutil.rmtree(aside, ignore_errors=True)
             tuning.save(model, aside, weights)
-            tokenizer.save_pretrained(aside)
+            processor.save_pretrained(aside)
             storage.commit_files(target, folder)
     accelerator.wait_for_everyone()
 

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer, configuration and model, with the task's labels, patched."""
+"""Tokenizer, configuration and model, of a checkpoint or untrained, with its labels, patched."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from accelerate.logging import get_logger
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -19,7 +20,7 @@ from transformers import (
 
 import hf_graphattn as ga
 from finetune.errors import refusal
-from finetune.settings.groups import ModelArguments
+from finetune.settings.groups import ModelArguments, StartArguments
 from finetune.settings.schema import Settings
 from hf_graphattn.parallel import whole
 from tasks import Task
@@ -40,7 +41,18 @@ def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
 def load_config(
     arguments: ModelArguments, task: Task, pad_token_id: int | None
 ) -> tuple[PreTrainedConfig, list[int]]:
-    """The model's config with the task's labels, and the label order.
+    """The checkpoint's config with the task's labels, and the label order (`labelled`)."""
+    config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = pad_token_id
+    mismatched = arguments.ignore_mismatched_sizes
+    return labelled(config, task, arguments.model_name_or_path, ignore_mismatched_sizes=mismatched)
+
+
+def labelled(
+    config: PreTrainedConfig, task: Task, path: str | None, *, ignore_mismatched_sizes: bool
+) -> tuple[PreTrainedConfig, list[int]]:
+    """The config with the task's labels, and the label order. ``path`` is the checkpoint, if any.
 
     ``label_order[i]`` is the model's number of the task's label i: a checkpoint that was trained on
     the same label names in another order keeps its own. The order is empty for scores.
@@ -48,20 +60,19 @@ def load_config(
     Raises ``ValueError`` if the checkpoint's head has another number of labels, unless
     ``ignore_mismatched_sizes``.
     """
-    config = AutoConfig.from_pretrained(arguments.model_name_or_path)
-    own_labels = [str(name) for _, name in sorted(config.id2label.items())]
-    has_head = any(name.endswith(CLASSIFIERS) for name in config.architectures or [])
+    own_labels = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    has_head = path is not None and any(
+        name.endswith(CLASSIFIERS) for name in config.architectures or []
+    )
     count = len(task.label_names) or 1
-    if has_head and len(own_labels) != count and not arguments.ignore_mismatched_sizes:
+    if has_head and len(own_labels) != count and not ignore_mismatched_sizes:
         raise refusal(
             "model_name_or_path",
-            arguments.model_name_or_path,
+            path,
             f"a model with {count} label(s) for task {task.name}; it has {len(own_labels)}: "
             f"{', '.join(own_labels)}",
             "Choose another, or give ignore_mismatched_sizes for a new head.",
         )
-    if getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = pad_token_id
     if task.objective == "regress":
         config.num_labels, config.problem_type = 1, "regression"
         return config, []
@@ -70,6 +81,51 @@ def load_config(
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = "single_label_classification"
     return config, order
+
+
+def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfig:
+    """The configuration of an untrained model: with what is known, then what overrides it.
+
+    Raises ``ValueError`` for an unknown type or override, or a configuration that is patched.
+    """
+    if arguments.config_name is not None:
+        config = AutoConfig.from_pretrained(arguments.config_name)
+    elif arguments.model_type is not None and arguments.model_type in CONFIG_MAPPING:
+        config = CONFIG_MAPPING[arguments.model_type]()
+    else:
+        raise refusal(
+            "model_type",
+            arguments.model_type,
+            f"a type that transformers has: gpt2 ... ({len(CONFIG_MAPPING)} of them)",
+            "Choose one, or give config_name.",
+        )
+    if getattr(config, "graph_attn", None) is not None:
+        raise refusal(
+            "config_name",
+            arguments.config_name,
+            f"a plain configuration; this one is patched with {config.graph_attn.get('variant')}",
+            "Give that folder as model_name_or_path, or a plain configuration and a variant.",
+        )
+    for name, value in known.items():
+        setattr(config, name, value)
+    if arguments.config_overrides is not None:
+        _override(config, arguments.config_overrides)
+    return config
+
+
+def _override(config: PreTrainedConfig, overrides: str) -> None:
+    try:
+        config.update_from_string(overrides)
+    except (ValueError, TypeError) as error:
+        numbers = {
+            name for name, value in config.to_dict().items() if isinstance(value, int | float | str)
+        }
+        raise refusal(
+            "config_overrides",
+            overrides,
+            f"name=value, parted by commas, of {', '.join(sorted(numbers))}",
+            f"transformers said: {error}.",
+        ) from error
 
 
 def _label_order(task: Task, own_labels: list[str]) -> list[int]:
@@ -91,13 +147,15 @@ def load_model(
     auto_class: Any = AutoModelForSequenceClassification,
     **options: Any,
 ) -> PreTrainedModel:
-    """The checkpoint with the head of ``auto_class``, in float32, patched with the chosen variant.
+    """The model with the head of ``auto_class``, in float32, patched with the chosen variant.
 
-    A folder that holds a patched model keeps its filter: ``variant`` must then be none.
+    Its weights are the checkpoint's, read with these options, or untrained where none is named. A
+    folder that holds a patched model keeps its filter: ``variant`` must then be none.
     """
     path, backend = settings.model.model_name_or_path, settings.filter.backend
     # Master weights: transformers would keep the checkpoint's number format, and a small step on a
     # bfloat16 weight is lost.
+    options = {} if path is None else options
     options |= {"config": config, "dtype": torch.float32}
     if getattr(config, "graph_attn", None) is not None:
         if settings.variant is not None:
@@ -108,11 +166,14 @@ def load_model(
                 "Drop the flag, or start from a plain checkpoint.",
             )
         return ga.from_pretrained(path, auto_class=auto_class, backend=backend, **options)
+    if settings.variant is None and backend != "auto":
+        options["attn_implementation"] = backend
+    if path is None:
+        model = auto_class.from_config(**options)
+    else:
+        model = auto_class.from_pretrained(path, **options)
     if settings.variant is None:
-        if backend != "auto":
-            options["attn_implementation"] = backend
-        return auto_class.from_pretrained(path, **options)
-    model = auto_class.from_pretrained(path, **options)
+        return model
     return ga.patch_model(model, settings.variant, backend=backend, check=True)
 
 

@@ -70,21 +70,62 @@ class ModelSource:
     """Where the model comes from, as far as every script has it."""
 
     model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", path=ID_OR_PATH)
-    tokenizer_name: str | None = flag(
-        "Tokenizer, where it is not the model's own.", path=ID_OR_PATH
-    )
 
 
 @dataclass
 class ModelArguments(ModelSource):
-    """Where the model comes from."""
+    """Where the model comes from, and its tokenizer."""
 
     model_name_or_path: str = field(
         metadata={"help": "Hub id or folder, plain or patched.", "metavar": ID_OR_PATH}
     )
+    tokenizer_name: str | None = flag(
+        "Tokenizer, where it is not the model's own.", path=ID_OR_PATH
+    )
     ignore_mismatched_sizes: bool = flag(
         "Replace a head that has other labels by a new one.", False
     )
+
+
+@dataclass
+class StartArguments(ModelSource):
+    """A checkpoint to start from, or a configuration to start from nothing."""
+
+    model_name_or_path: str | None = flag(
+        "Hub id or folder to start from, plain or patched.", path=ID_OR_PATH
+    )
+    config_name: str | None = flag(
+        "Hub id or folder of a configuration, for untrained weights.", path=ID_OR_PATH
+    )
+    model_type: str | None = flag(
+        "The same from transformers' defaults of this type: gpt2, vit ..."
+    )
+    config_overrides: str | None = flag(
+        "Changes to that configuration, like n_embd=384,n_layer=6,resid_pdrop=0.2."
+    )
+
+    def __post_init__(self) -> None:
+        starts = {
+            name: getattr(self, name)
+            for name in ("model_name_or_path", "config_name", "model_type")
+        }
+        given = {name: value for name, value in starts.items() if value is not None}
+        if len(given) != 1:
+            raise refusal(
+                ", ".join(starts), given or None, "exactly one of them", "Say where to start."
+            )
+        if self.config_overrides is not None and self.model_name_or_path is not None:
+            raise refusal(
+                "config_overrides",
+                self.config_overrides,
+                "None for a checkpoint, whose weights fit its own configuration",
+                "Drop it, or give config_name instead of model_name_or_path.",
+            )
+
+    @property
+    def source(self) -> str | None:
+        """The checkpoint's or configuration's name, or the type."""
+        return self.model_name_or_path or self.config_name or self.model_type
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Literal
 
 from finetune.errors import refusal
 from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
-from finetune.settings.groups import ModelSource, SourceArguments
+from finetune.settings.groups import SourceArguments, StartArguments
 
 CHARACTERS = "char"
 
@@ -64,19 +64,9 @@ class LanguageDataArguments(SourceArguments):
 
 
 @dataclass
-class LanguageModelArguments(ModelSource):
-    """A checkpoint to start from, or a configuration to start from nothing."""
+class LanguageModelArguments(StartArguments):
+    """Where the model comes from, and its tokenizer."""
 
-    model_name_or_path: str | None = flag(
-        "Hub id or folder to start from, plain or patched.", path=ID_OR_PATH
-    )
-    config_name: str | None = flag(
-        "Hub id or folder of a configuration, for untrained weights.", path=ID_OR_PATH
-    )
-    model_type: str | None = flag("The same from transformers' defaults of this type: gpt2 ...")
-    config_overrides: str | None = flag(
-        "Changes to that configuration, like n_embd=384,n_layer=6,resid_pdrop=0.2."
-    )
     tokenizer_name: str | None = flag(
         f"Tokenizer, where it is not the model's own; {CHARACTERS}: one token for each character "
         "of the training text.",
@@ -84,22 +74,7 @@ class LanguageModelArguments(ModelSource):
     )
 
     def __post_init__(self) -> None:
-        starts = {
-            name: getattr(self, name)
-            for name in ("model_name_or_path", "config_name", "model_type")
-        }
-        given = {name: value for name, value in starts.items() if value is not None}
-        if len(given) != 1:
-            raise refusal(
-                ", ".join(starts), given or None, "exactly one of them", "Say where to start."
-            )
-        if self.config_overrides is not None and self.model_name_or_path is not None:
-            raise refusal(
-                "config_overrides",
-                self.config_overrides,
-                "None for a checkpoint, whose weights fit its own configuration",
-                "Drop it, or give config_name instead of model_name_or_path.",
-            )
+        super().__post_init__()
         if self.model_name_or_path is None and self.tokenizer_name is None:
             raise refusal(
                 "tokenizer_name",
@@ -107,8 +82,3 @@ class LanguageModelArguments(ModelSource):
                 f"a hub id, a folder or {CHARACTERS} for an untrained model",
                 "Name a tokenizer, or give char.",
             )
-
-    @property
-    def source(self) -> str | None:
-        """The checkpoint's or configuration's name, or the type."""
-        return self.model_name_or_path or self.config_name or self.model_type

@@ -28,18 +28,21 @@ F1 = Metric("f1", True, functions.f1, max_labels=2)
 MATTHEWS_CORRELATION = Metric("matthews_correlation", True, functions.matthews_correlation)
 PEARSON = Metric("pearson", True, functions.pearson)
 SPEARMANR = Metric("spearmanr", True, functions.spearmanr)
+WER = Metric("wer", False, functions.wer)
+CER = Metric("cer", False, functions.cer)
 
 # What an objective measures itself.
 LOSS = Metric("loss", False)
 PERPLEXITY = Metric("perplexity", False)
 WORD_PERPLEXITY = Metric("word_perplexity", False)
+TOP5 = Metric("top5_accuracy", True)  # the share of labels among the five that score highest
 UNKNOWN = Metric("unknown", False)  # the share of generated texts that are no label's word
 
 ROWS = {
     metric.name: metric
     for metric in (
-        *(ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR),
-        *(LOSS, PERPLEXITY, WORD_PERPLEXITY, UNKNOWN),
+        *(ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR, WER, CER),
+        *(LOSS, PERPLEXITY, WORD_PERPLEXITY, TOP5, UNKNOWN),
     )
 }
 

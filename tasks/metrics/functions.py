@@ -5,8 +5,8 @@ side is constant is reported as 0.0, as scikit-learn does for Matthews' coeffici
 files stay valid JSON. Predictions that are NaN or infinite raise ``ValueError``: they come from a
 model that diverged.
 
-scikit-learn and SciPy are imported by the first call. This file imports nothing of this project:
-``evaluate.load`` copies it next to the module that it loads.
+scikit-learn, SciPy and jiwer are imported by the first call. This file imports nothing of this
+project: ``evaluate.load`` copies it next to the module that it loads.
 """
 
 from __future__ import annotations
@@ -53,6 +53,20 @@ def spearmanr(predictions: np.ndarray, references: np.ndarray) -> float:
     return _of_scores(spearmanr, predictions, references)
 
 
+def wer(predictions: np.ndarray, references: np.ndarray) -> float:
+    """Return the wrong, missing and added words of all texts over the references' words."""
+    from jiwer import wer as rate
+
+    return _of_texts(rate, predictions, references)
+
+
+def cer(predictions: np.ndarray, references: np.ndarray) -> float:
+    """Return the wrong, missing and added characters, spaces too, over the references' ones."""
+    from jiwer import cer as rate
+
+    return _of_texts(rate, predictions, references)
+
+
 def _of_labels(
     score: Callable[..., Any], predictions: np.ndarray, references: np.ndarray, **options: Any
 ) -> float:
@@ -81,8 +95,29 @@ def _of_scores(
     return float(correlation(predictions, references).statistic)
 
 
+def _of_texts(rate: Callable[..., float], predictions: np.ndarray, references: np.ndarray) -> float:
+    _check_shapes(predictions, references)
+    texts = [*predictions.tolist(), *references.tolist()]
+    if not all(isinstance(text, str) for text in texts):
+        other = next(text for text in texts if not isinstance(text, str))
+        raise ValueError(
+            f"a prediction or reference for {rate.__name__} is {other!r}; allowed: texts. For "
+            "labels take accuracy, for scores pearson."
+        )
+    return float(rate(references.tolist(), predictions.tolist()))
+
+
 def check(predictions: np.ndarray, references: np.ndarray) -> None:
     """Raise ``ValueError`` unless there is one finite prediction for each reference."""
+    _check_shapes(predictions, references)
+    if not np.all(np.isfinite(predictions)):
+        raise ValueError(
+            "predictions hold NaN or infinite values; allowed: finite ones. The model diverged: "
+            "lower the learning rate."
+        )
+
+
+def _check_shapes(predictions: np.ndarray, references: np.ndarray) -> None:
     if np.shape(predictions) != np.shape(references) or np.ndim(predictions) != 1:
         raise ValueError(
             f"predictions and references have shapes {np.shape(predictions)} and "
@@ -91,9 +126,4 @@ def check(predictions: np.ndarray, references: np.ndarray) -> None:
     if len(predictions) == 0:
         raise ValueError(
             "predictions is empty; allowed: one example or more. Evaluate on a split that has rows."
-        )
-    if not np.all(np.isfinite(predictions)):
-        raise ValueError(
-            "predictions hold NaN or infinite values; allowed: finite ones. The model diverged: "
-            "lower the learning rate."
         )

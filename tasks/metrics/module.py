@@ -33,6 +33,17 @@ SCIPY = """\
   year = {2020}
 }
 """
+LEVENSHTEIN = """\
+@article{levenshtein1966,
+  title = {Binary codes capable of correcting deletions, insertions, and reversals},
+  author = {Levenshtein, Vladimir I.},
+  journal = {Soviet Physics Doklady},
+  volume = {10},
+  number = {8},
+  pages = {707--710},
+  year = {1966}
+}
+"""
 
 
 class Module(evaluate.Metric, ABC):

@@ -20,13 +20,26 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import hf_graphattn as ga
 from tasks import Metric, metrics
-from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR, load, scores
+from tasks.metrics import (
+    ACCURACY,
+    CER,
+    F1,
+    MATTHEWS_CORRELATION,
+    PEARSON,
+    SPEARMANR,
+    WER,
+    load,
+    scores,
+)
 
 FOLDER = Path(metrics.__file__).parent
 COMPUTED = [metric for metric in metrics.ROWS.values() if metric.function is not None]
 # Of the four predicted 1, three are; of the five that are 1, three are predicted.
 PREDICTED = np.array([1, 1, 1, 1, 0, 0, 0, 0])
 REFERENCES = np.array([1, 1, 1, 0, 1, 1, 0, 0])
+OF_TEXTS = (WER, CER)
+SAID = np.array(["a cat sees", "the dog", ""])
+MEANT = np.array(["a bat sees it", "the dog", "no"])
 
 OWN = '''"""Someone's own metric."""
 
@@ -93,6 +106,13 @@ def test_correlations_by_hand() -> None:
     assert scores((PEARSON, SPEARMANR), predicted, references) == pytest.approx(expected, abs=1e-6)
 
 
+def test_error_rates_by_hand() -> None:
+    words, characters = 1 + 1 + 0 + 1, 1 + 3 + 0 + 2  # cat for bat, " it" and "no" are missing
+    expected = {"wer": words / (4 + 2 + 1), "cer": characters / (13 + 7 + 2)}
+    assert scores(OF_TEXTS, SAID, MEANT) == pytest.approx(expected)
+    assert WER.function(np.array(["a b c"]), np.array(["d"])) == 3.0  # more errors than words
+
+
 def test_constant_predictions_give_zero_not_nan() -> None:
     constant, references = np.ones(4), np.array([0, 1, 1, 0])
     for metric in (PEARSON, SPEARMANR, MATTHEWS_CORRELATION):
@@ -103,7 +123,8 @@ def test_constant_predictions_give_zero_not_nan() -> None:
 
 @pytest.mark.parametrize("metric", COMPUTED, ids=lambda metric: metric.name)
 def test_bad_predictions_are_refused(metric: Metric) -> None:
-    with pytest.raises(ValueError, match="NaN or infinite"):
+    refused = "is 0.0; allowed: texts" if metric in OF_TEXTS else "NaN or infinite"
+    with pytest.raises(ValueError, match=refused):
         metric.function(np.array([0.0, math.nan]), np.array([0.0, 1.0]))
     with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):
         metric.function(np.zeros(2), np.zeros(3))
@@ -121,10 +142,11 @@ def test_f1_of_three_labels_and_accuracy_of_scores_are_refused() -> None:
 
 def test_each_row_says_its_direction_and_objectives_measure_the_rest() -> None:
     measured = {name for name, metric in metrics.ROWS.items() if metric.function is None}
-    assert measured == {"loss", "perplexity", "word_perplexity", "unknown"}
+    assert measured == {"loss", "perplexity", "word_perplexity", "top5_accuracy", "unknown"}
     for name, metric in metrics.ROWS.items():
         assert metric.name == name
-        assert metric.greater_is_better is (name not in measured)
+        smaller = {*measured, "wer", "cer"} - {"top5_accuracy"}
+        assert metric.greater_is_better is (name not in smaller)
 
 
 @pytest.mark.parametrize("metric", COMPUTED, ids=lambda metric: metric.name)
@@ -133,8 +155,9 @@ def test_our_modules_of_evaluate_give_the_functions_values(metric: Metric) -> No
     assert module.name == metric.name
     assert module.greater_is_better is metric.greater_is_better
     assert "" not in (module.description, module.citation, *module.reference_urls)
-    found = module.compute(predictions=PREDICTED, references=REFERENCES)
-    assert found == {metric.name: metric.function(PREDICTED, REFERENCES)}
+    given = (SAID, MEANT) if metric in OF_TEXTS else (PREDICTED, REFERENCES)
+    found = module.compute(predictions=given[0], references=given[1])
+    assert found == {metric.name: metric.function(*given)}
     here = importlib.import_module(f"tasks.metrics.{metric.name}")
     (kind,) = (
         value
@@ -143,7 +166,7 @@ def test_our_modules_of_evaluate_give_the_functions_values(metric: Metric) -> No
         and issubclass(value, evaluate.Metric)
         and not inspect.isabstract(value)
     )
-    again = kind(keep_in_memory=True).compute(predictions=PREDICTED, references=REFERENCES)
+    again = kind(keep_in_memory=True).compute(predictions=given[0], references=given[1])
     assert again == found
 
 

@@ -50,8 +50,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         refuse_tokens(graph_attn, "MultiheadAttention")
         refuse_other_keys(self)
         self.graph_filter = graph_attn.build(num_heads).to(self.out_proj.weight.device)
-        # torch's encoder layers then call this module, instead of reading its weights.
+
+    def _reset_parameters(self) -> None:
+        # By this flag torch finds its weights here, and where it is not set torch's encoder layers
+        # call this module, instead of reading them.
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        super()._reset_parameters()
         self._qkv_same_embed_dim = False
+        if "graph_filter" in self._modules:  # else torch's constructor calls this
+            new = self.graph_filter.variant_config.build(self.num_heads)
+            self.graph_filter.load_state_dict(new.state_dict())
 
     def forward(
         self,

@@ -21,7 +21,6 @@ from .architectures import (
     self_attention_modules,
 )
 from .filters import graph_filters, refuse_no_model, refuse_plain
-from .interface import FILTER
 from .own_attention import reason
 from .parallel import whole
 from .verified import is_listed
@@ -34,11 +33,12 @@ SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest va
 class ReportRow:
     """One self-attention module. Without a filter its variant is "plain" and the rest is empty.
 
+    layer: its index in `layers`; None for a module that calls its filter itself, by `ga.attention`.
     scalars: name -> one value, or a list with each head's value (or list of values).
     learned: the names of the scalars that are parameters.
     """
 
-    layer: int
+    layer: int | None
     module: str
     heads: int
     variant: str
@@ -53,7 +53,8 @@ class ReportRow:
             for name, value in self.scalars.items()
         )
         backend = f"{self.backend}: {self.reason}" if self.backend else ""
-        return (str(self.layer), self.module, str(self.heads), self.variant, scalars, backend)
+        layer = "" if self.layer is None else str(self.layer)
+        return (layer, self.module, str(self.heads), self.variant, scalars, backend)
 
 
 class Row(Protocol):
@@ -161,28 +162,39 @@ def _supports(attention: AttentionModule, is_known: bool) -> str:
 def report(model: nn.Module) -> Report:
     """What was patched: a row for each self-attention module, in the order that `layers` counts.
 
+    Then a row for each module that calls its filter itself, by `ga.attention`.
+
     If FSDP or tensor parallelism has spread the model over processes, each of them must call this.
 
     Raises:
-        GraphAttentionError: the model is not patched.
+        GraphAttentionError: the model has no filters.
     """
     refuse_plain(model)
-    rows = tuple(_row(*each) for each in enumerate(self_attention_modules(model)))
-    filtered = [row for row in rows if row.backend]
-    own = map(original_filter, graph_filters(model).values())  # without an adapter's copies
-    learned = sum(scalar.numel() for each in own for scalar in each.parameters())
-    title = (
-        f"{type(model).__name__}: {len(filtered)} of {len(rows)} self-attention modules filtered, "
-        f"{learned} learned scalars"
-    )
-    return Report(title, rows)
+    filters, found = graph_filters(model), self_attention_modules(model)
+    names = {each.name for each in found}
+    own = [
+        AttentionModule(name, model.get_submodule(name), original_filter(each).num_heads, True)
+        for name, each in filters.items()
+        if name not in names
+    ]
+    rows = [_row(layer, each, filters.get(each.name)) for layer, each in enumerate(found)]
+    rows += [_row(None, each, filters[each.name]) for each in own]
+    counted = f"{len(filters) - len(own)} of {len(found)} self-attention modules filtered"
+    parts = [counted] if found else []
+    parts += [f"{len(own)} with a filter of one's own"] if own else []
+    originals = map(original_filter, filters.values())  # without an adapter's copies
+    learned = sum(scalar.numel() for each in originals for scalar in each.parameters())
+    title = f"{type(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
+    return Report(title, tuple(rows))
 
 
-def _row(layer: int, attention: AttentionModule) -> ReportRow:
+def _row(
+    layer: int | None, attention: AttentionModule, graph_filter: nn.Module | None
+) -> ReportRow:
     name, heads, module = attention.name, attention.num_heads, attention.module
-    if getattr(module, FILTER) is None:
+    if graph_filter is None:
         return ReportRow(layer, name, heads, "plain", {}, (), "", "")
-    current = active_filter(getattr(module, FILTER))
+    current = active_filter(graph_filter)
     config = current.variant_config
     device = attention.device.type
     backend, reason = backends.explain(
@@ -191,7 +203,7 @@ def _row(layer: int, attention: AttentionModule) -> ReportRow:
     delegates = current.backend == "auto" and backends.DELEGATE in current.backends
     if attention.row is not None:
         backend, reason = backends.EAGER, f"H is formed of the A of {type(module).__name__}"
-    elif delegates and not attention.is_verified:
+    elif delegates and layer is not None and not attention.is_verified:
         reason += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)

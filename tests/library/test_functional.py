@@ -12,6 +12,7 @@ import pytest
 import torch
 from cases import VARIANT_CASES, attention
 from tensors import built
+from tiny import MODELS
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -214,6 +215,27 @@ def test_the_drop_in_refuses_other_tokens() -> None:
         ga.MultiheadAttention(WIDTH, HEADS, graph_attn=None)
 
 
+def test_parameters_are_reset_as_torchs_and_the_scalars_with_them() -> None:
+    """torch_geometric's layers reset theirs by `_reset_parameters`."""
+    drop_in = ga.MultiheadAttention(WIDTH, HEADS, graph_attn=GFSA)
+    plain = nn.MultiheadAttention(WIDTH, HEADS)
+    drop_in.graph_filter.w_K.data.fill_(7.0)
+    for module in (plain, drop_in):
+        torch.manual_seed(0)
+        module._reset_parameters()
+    assert torch.equal(drop_in.in_proj_weight, plain.in_proj_weight)
+    assert drop_in.graph_filter.w_K.tolist() == pytest.approx([0.3] * HEADS)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True)
+    model, x = (
+        ga.patch_model(nn.TransformerEncoder(layer, 1).eval(), GFSA),
+        torch.randn(2, 5, WIDTH),
+    )
+    model.layers[0].self_attn._reset_parameters()
+    with torch.no_grad():  # torch's fast path would pass the filter by
+        fast = model(x)
+    torch.testing.assert_close(model(x), fast)
+
+
 def encoder(**settings: object) -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True, **settings)
     made = nn.TransformerEncoder(layer, 3).double().eval()
@@ -389,3 +411,38 @@ def test_a_module_of_ones_own_trains_its_filter() -> None:
     assert [name for name, _ in ga.filter_parameters(own)] == ["graph_filter.w_K"]
     with pytest.raises(ga.GraphAttentionError, match="They stay"):
         ga.unpatch_model(own)
+
+
+class Filtered(nn.Module):
+    """Attention that calls its filter itself."""
+
+    def __init__(self, config: ga.VariantConfig) -> None:
+        super().__init__()
+        self.project, self.graph_filter = nn.Linear(8, 24), config.build(2)
+
+
+def test_report_counts_filters_of_ones_own_apart() -> None:
+    model = nn.Sequential(Filtered(GFSA), nn.Sequential(Filtered(ga.PLaTConfig(p=(1.5, 2.5)))))
+    report = ga.report(model)
+    assert report.title == "Sequential: 2 with a filter of one's own, 2 learned scalars"
+    assert [(row.layer, row.module, row.heads) for row in report.rows] == [
+        (None, "0", 2),
+        (None, "1.0", 2),
+    ]
+    assert "w_K* 0.3" in str(report)
+    assert "p 1.5 2.5" in str(report)
+    assert DELEGATE not in str(report)
+    assert "None" not in report._repr_html_()
+
+
+def test_report_shows_plain_modules_beside_filters_of_ones_own() -> None:
+    """Before any is patched, and after."""
+    model = nn.ModuleList([MODELS["BERT"](), Filtered(GFSA)])
+    report = ga.report(model)
+    counted = "ModuleList: {} of 2 self-attention modules filtered, 1 with a filter of one's own"
+    assert report.title.startswith(counted.format(0))
+    assert [row.variant for row in report.rows] == ["plain", "plain", "gfsa"]
+    ga.patch_model(model[0], GFSA)
+    assert ga.report(model).title.startswith(counted.format(2))
+    both = nn.Sequential(nn.MultiheadAttention(8, 2), ga.MultiheadAttention(8, 2, graph_attn=GFSA))
+    assert [row.variant for row in ga.report(both).rows] == ["plain", "gfsa"]

@@ -19,7 +19,7 @@ from tasks.refusals import refusal
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-OBJECTIVES = ("classify", "regress", "lm")
+OBJECTIVES = ("classify", "regress", "lm", "ctc")
 ROW_ENDS = ("none", "newline", "eos")
 
 
@@ -40,7 +40,8 @@ class Task:
     """What a script must know to train on a data set and to score it.
 
     A task reads at least one column: texts, an image or a sound. ``label_names`` are in the order
-    of the data set's integers; only ``classify`` has them. ``score_range`` is the interval that
+    of the data set's integers; only ``classify`` has them, and a task of images may leave them to
+    its data, which name their classes. ``score_range`` is the interval that
     predicted scores are clipped to, for ``regress`` only. ``submits_names`` says that predictions
     are written as the labels' names instead of integers.
 
@@ -99,7 +100,8 @@ class Task:
                 "one column or more",
                 "Name what the model reads: text_columns, image_column or audio_column.",
             )
-        if (self.objective == "classify") != bool(self.label_names):
+        leaves_names = self.objective == "classify" and bool(self.image_column)
+        if (self.objective == "classify") != bool(self.label_names) and not leaves_names:
             raise self._refusal(
                 "label_names",
                 self.label_names,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from finetune.experiments.scripts import families
+
 ROOT = Path(__file__).parents[1]
 HOUSE = ("hf_graphattn", "tasks", "finetune", "tools", "benchmarks")
 
@@ -22,7 +24,7 @@ FLOORS = (
     ("finetune.studies",),
     ("finetune.compare", "finetune.sweep"),
     ("finetune.experiments",),
-    ("finetune.glue", "finetune.lm", "finetune.code_classification"),
+    tuple(f"finetune.{family}" for family in families()),
     ("finetune.engine",),
     ("finetune.objectives",),
     ("finetune.data", "finetune.models"),

@@ -45,6 +45,7 @@ def of_splits(
     collate_evaluation: Callable[..., Any] | None = None,
     sampler: Sampler[Any] | None = None,
     order: Mapping[str, Sequence[int]] | None = None,
+    workers: int = 0,
 ) -> Loaders:
     """A loader of the training split, shuffled, and one of each other split.
 
@@ -58,13 +59,18 @@ def of_splits(
         sampler: draws the training rows instead; of the seed and the epoch.
         order: of the rows of each other split; None is as they are. `objectives.base.answers` puts
             what is found back into the rows' own.
+        workers: processes that read the rows; 0: the run's own.
     """
 
     def evaluated(splits: Iterable[Split]) -> dict[str, DataLoader]:
         size, how = train.per_device_eval_batch_size, collate_evaluation or collate
         return {
             name: DataLoader(
-                datasets[name], size, sampler=order[name] if order else None, collate_fn=how
+                datasets[name],
+                size,
+                sampler=order[name] if order else None,
+                collate_fn=how,
+                num_workers=workers,
             )
             for name in (split.name for split in splits)
             if name in datasets
@@ -77,6 +83,7 @@ def of_splits(
             sampler=sampler,
             batch_size=train.per_device_train_batch_size,
             collate_fn=collate,
+            num_workers=workers,
         ),
         len(datasets[task.train_split]),
         evaluated(task.validation_splits),

@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from finetune.data import columns
 
-Index = TypeVar("Index", int, slice)
+Index = TypeVar("Index", int, slice, tuple[int, int])
 
 
 class Drawn(Sampler[Index]):
@@ -50,6 +50,23 @@ class ByLength(Drawn[int]):
     def __iter__(self) -> Iterator[int]:
         size, generator = self.rows_per_update, self.drawing()
         return iter(LengthGroupedSampler(size, lengths=self.lengths, generator=generator))
+
+
+class Numbered(Drawn[tuple[int, int]]):
+    """Rows in random order, each with a number that decides what is drawn for it in this epoch."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        generator = self.drawing()
+        order = torch.randperm(self.rows, generator=generator)
+        numbers = torch.randint(2**62, (self.rows,), generator=generator)
+        return iter(zip(order.tolist(), numbers.tolist(), strict=True))
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:

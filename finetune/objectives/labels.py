@@ -50,7 +50,7 @@ class Labels(Objective):
             return Measured({}, predicted)
         references = labels.numpy()
         found = scores(self.task.metrics, predicted, references)
-        return Measured({"loss": self._loss(logits, labels)} | found, predicted, references)
+        return Measured(self.own(logits, labels) | found, predicted, references)
 
     def outputs(
         self, model: nn.Module, loader: DataLoader, accelerator: Accelerator, description: str
@@ -68,11 +68,11 @@ class Labels(Objective):
         order = torch.tensor(self.label_order)
         return logits[:, order], None if labels is None else torch.argsort(order)[labels]
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> float:
-        """The mean loss over the examples."""
+    def own(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        """What is measured of the logits themselves: the mean loss over the examples."""
         if self.task.objective == "regress":
-            return float(functional.mse_loss(logits.squeeze(-1), labels.float()))
-        return float(functional.cross_entropy(logits, labels))
+            return {"loss": float(functional.mse_loss(logits.squeeze(-1), labels.float()))}
+        return {"loss": float(functional.cross_entropy(logits, labels))}
 
 
 def predictions(task: Task, logits: Tensor) -> np.ndarray:

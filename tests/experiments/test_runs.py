@@ -17,7 +17,7 @@ import pytest
 from finetune.engine import locks
 from finetune.experiments import arms, executors, grid, pool, runs, work
 from finetune.experiments.runs import Run
-from finetune.experiments.scripts import Script
+from finetune.experiments.scripts import Script, families
 from finetune.experiments.work import Options
 
 GLUE = Script(Path(grid.__file__).parents[1] / "glue.py")
@@ -428,7 +428,7 @@ def test_an_unknown_script_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((GLUE.path.parent / "arms").glob("*.yaml")))
-@pytest.mark.parametrize("family", ["glue", "lm", "code_classification"])
+@pytest.mark.parametrize("family", families())
 def test_shipped_arms_are_taken_by_every_script(path: Path, family: str) -> None:
     script = Script(GLUE.path.with_name(f"{family}.py"))
     for arm in arms.chosen(None, str(path), (), None, script):

@@ -10,6 +10,7 @@ import pytest
 
 import hf_graphattn as ga
 from finetune import glue
+from finetune.experiments.scripts import families
 from finetune.settings import variants
 from finetune.settings.groups import DataArguments, ModelArguments
 from finetune.settings.schema import Schema, Settings
@@ -145,7 +146,7 @@ def test_only_what_was_given_is_data() -> None:
     assert glue.SCHEMA.settings(flags).data.train_file == "gone.csv"
 
 
-SCRIPTS = ("glue", "lm", "code_classification")
+SCRIPTS = tuple(families())
 HEAVY = {"transformers", "datasets", "accelerate", "pandas", "pyarrow", "torch._dynamo"}
 
 

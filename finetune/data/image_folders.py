@@ -1,0 +1,61 @@
+"""Folders with a folder of images for each class, as `datasets` reads them under "imagefolder"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from datasets import Dataset, DatasetDict, load_dataset
+from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
+
+from finetune.data.wording import listed, reason, refusal
+
+
+def read(folders: Mapping[str, str | None]) -> DatasetDict:
+    """The images of each split's folder, with the columns image and label.
+
+    Raises ``Refused`` for a folder without images, or with a folder that has none.
+    """
+    return DatasetDict({name: _split(name, Path(p)) for name, p in folders.items() if p})
+
+
+def _split(name: str, folder: Path) -> Dataset:
+    argument = f"{name}_dir"
+    if not folder.is_dir():
+        raise refusal(argument, str(folder), "a folder of images", "Check the path.")
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    empty = [p.name for p in classes if not any(map(_is_image, p.rglob("*")))]
+    if not classes or empty:
+        raise refusal(
+            argument,
+            str(folder),
+            "a folder with a folder of images for each class; "
+            + (f"{listed(empty)} have none" if empty else "it has no folders"),
+            f"Images are known by their suffix: {listed(ImageFolder.EXTENSIONS)}.",
+        )
+    try:
+        rows = load_dataset(
+            "imagefolder",
+            data_files={name: [f"{folder.resolve()}/**"]},
+            split=name,
+            drop_labels=False,
+        )
+    except Exception as error:  # of whatever a file's name or a metadata file lets happen
+        raise refusal(
+            argument,
+            str(folder),
+            "a folder that datasets reads as its imagefolder",
+            f"Reading said: {reason(error)}",
+        ) from None
+    rows.info.download_checksums = {
+        str(folder.resolve()): {"num_bytes": sum(map(_size, folder.rglob("*"))), "checksum": None}
+    }
+    return rows
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in ImageFolder.EXTENSIONS
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if _is_image(path) else 0

@@ -1,0 +1,166 @@
+"""Rows of images: where they come from, which classes they have, and each split's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import datasets
+from datasets import ClassLabel, Dataset, DatasetDict
+from sklearn.model_selection import train_test_split
+
+from finetune.data import augmentation, columns, image_folders, labels, sources
+from finetune.data import rows as row_checks
+from finetune.data.wording import Words, listed, reason, refusal
+from finetune.settings.images import ImageDataArguments
+from tasks import Task
+from tasks import image_classification as images
+
+READERS = {".parquet": "parquet"}
+ENCODED = datasets.Image(decode=False)
+
+
+def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, DatasetDict]:
+    """The task, whose classes are the data's, and its rows: encoded ``image``, and ``labels``.
+
+    Raises ``ValueError`` if the source, a split or a column is missing, a label is none of the
+    training rows', or torchvision is needed and cannot be imported.
+    """
+    if arguments.needs_torchvision:
+        augmentation.transforms()  # before minutes of reading
+    task, rows = _read(arguments)
+    task = _with_columns(task, rows, arguments)
+    rows = _with_validation(task, rows, arguments.train_val_split)
+    row_checks.check_splits(task, rows, row_checks.needed_splits(task, predict))
+    task = _with_names(task, rows)
+    found = row_checks.checked(task, rows, arguments, predict)
+    return task, DatasetDict({n: _encoded(task, n, split) for n, split in found.items()})
+
+
+def _read(arguments: ImageDataArguments) -> tuple[Task, DatasetDict]:
+    """The task, and the rows of its source as they are."""
+    if arguments.train_dir is not None:
+        rows = image_folders.read(
+            {"train": arguments.train_dir, "validation": arguments.validation_dir}
+        )
+        return sources.with_metrics(_own_task(rows), arguments.metric), rows
+
+    def adapt(task: Task) -> Task:
+        config = arguments.dataset_config_name
+        return task if config is None else replace(task, dataset_config=config)
+
+    files = (arguments.train_file, arguments.validation_file, arguments.test_file)
+    if arguments.task_name is None and arguments.dataset_name is not None and not any(files):
+        task = adapt(images.image_task(labels.OWN_FILES, dataset_name=arguments.dataset_name))
+        task = sources.with_metrics(task, arguments.metric)
+        return task, sources.read_source(arguments.dataset_name, task)
+    return sources.read(
+        arguments,
+        images.FAMILY,
+        readers=READERS,
+        infer=lambda rows, family: _own_task(rows),
+        adapt=adapt,
+    )
+
+
+def _own_task(rows: DatasetDict) -> Task:
+    return images.image_task(labels.OWN_FILES, builder=lambda: rows)
+
+
+def _with_columns(task: Task, rows: DatasetDict, arguments: ImageDataArguments) -> Task:
+    """The task with the columns that the flags name, or that the training rows have."""
+    if task.train_split not in rows:
+        return task
+    features = rows[task.train_split].features
+    image, label = arguments.image_column_name, arguments.label_column_name
+    if image is None and task.image_column not in features:
+        known = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+        image = _only(known, "image_column_name", "images", features)
+    if label is None and task.label_column not in features:
+        known = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+        label = _only(known, "label_column_name", "class labels", features)
+    return replace(
+        task, image_column=image or task.image_column, label_column=label or task.label_column
+    )
+
+
+def _only(known: list[str], argument: str, what: str, features: Mapping[str, Any]) -> str:
+    if len(known) == 1:
+        return known[0]
+    raise refusal(
+        argument,
+        None,
+        f"one of the columns, {listed(features)}; {len(known)} of them are of {what}",
+        "Say which one.",
+    )
+
+
+def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
+    """The rows; where a share is asked for, the validation split is drawn from the training's."""
+    if share is None or task.train_split not in rows:
+        return rows
+    name = task.validation_splits[0].name
+    if name in rows:
+        allowed = f"None with data that has {name}"
+        raise refusal("train_val_split", share, allowed, "Drop the flag.")
+    train = rows[task.train_split]
+    classes = columns.of(train, task.label_column).to_pylist()
+    try:
+        kept, held = train_test_split(
+            range(len(train)), test_size=share, stratify=classes, random_state=0
+        )
+    except ValueError as error:
+        raise refusal(
+            "train_val_split",
+            share,
+            f"a share that leaves rows of each class on both sides of {len(train)}",
+            f"scikit-learn said: {reason(error)}",
+        ) from None
+    parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held))}
+    return DatasetDict({**rows, **parts})
+
+
+def _with_names(task: Task, rows: DatasetDict) -> Task:
+    """The task with the classes that the training rows name; the other splits have no others.
+
+    Raises ``Refused`` if they do, or if there are fewer than two.
+    """
+    column = task.label_column
+    known = task.label_names or labels.own_names(task.train_split, rows[task.train_split], column)
+    if known is None:
+        raise refusal(
+            f"column {column} of task {task.name}",
+            Words(f"of type {rows[task.train_split].features[column]}"),
+            "class labels, integers or words",
+            "Choose another column: --label_column_name.",
+        )
+    for name, split in rows.items():
+        feature = split.features.get(column)
+        own = feature.names if isinstance(feature, ClassLabel) else ()
+        if others := [each for each in own if each not in known]:
+            raise refusal(
+                f"the classes of split {name!r}",
+                Words(listed(own)),
+                f"those of split {task.train_split!r}: {listed(known)}; {listed(others)} not among "
+                "them",
+                "Name the classes alike in all splits.",
+            )
+    few = len(known) <= 5  # all of which are among the five best
+    metrics = tuple(each for each in task.metrics if each.name != images.TOP5.name or not few)
+    return replace(task, label_names=tuple(known), metrics=metrics)
+
+
+def _encoded(task: Task, name: str, rows: Dataset) -> Dataset:
+    """The rows with their images as they are stored, in the column ``image``."""
+    column = task.image_column
+    try:
+        found = rows.cast_column(column, ENCODED)
+    except Exception as error:  # of pyarrow, or of a type that has no cast
+        raise refusal(
+            f"column {column} of split {name!r}",
+            Words(f"of type {rows.features[column]}"),
+            "a column of images: encoded, as bytes or as paths",
+            f"Choose another column: --image_column_name. Reading said: {reason(error)}",
+        ) from None
+    return found if column == "image" else found.rename_column(column, "image")

@@ -1,0 +1,60 @@
+"""Train or fine-tune a model that classifies images, plain or with a graph filter in its attention.
+
+    accelerate launch finetune/image_classification.py --task_name cifar10 \
+        --model_name_or_path google/vit-base-patch16-224-in21k --variant gfsa --output_dir runs/c
+    accelerate launch finetune/image_classification.py --train_dir photos --train_val_split 0.1 \
+        --model_type vit --config_overrides image_size=64,patch_size=8 --output_dir runs/photos
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from finetune.settings.images import ImageDataArguments, ImageModelArguments
+from finetune.settings.schema import Schema
+
+SCHEMA = Schema(ImageDataArguments, ImageModelArguments)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
+    settings = SCHEMA.parse(argv)
+    # Imported once the flags are right: these take seconds.
+    from transformers import AutoModelForImageClassification
+
+    from finetune.data import image_rows
+    from finetune.data import images as data
+    from finetune.engine import launch, run, trainer
+    from finetune.models import images, loading, tuning
+    from finetune.objectives.images import ImageLabels
+    from tasks.image_classification import FAMILY
+
+    with launch.start(settings) as accelerator:
+        with accelerator.main_process_first():
+            task, rows = image_rows.load(settings.data, settings.train.do_predict)
+        config, label_order = images.load_config(settings.model, task)
+        processor = images.load_processor(settings.model, config)
+        mode = images.MODES[images.channels(config)]
+        batches = data.loaders(
+            task,
+            rows,
+            processor,
+            images.size_of(processor, mode),
+            mode,
+            label_order,
+            settings.data,
+            settings.train,
+        )
+        mismatched = settings.model.ignore_mismatched_sizes
+        model = loading.load_model(
+            settings, config, AutoModelForImageClassification, ignore_mismatched_sizes=mismatched
+        )
+        model = tuning.tuned(model, settings.filter)
+        objective = ImageLabels(task, label_order, settings.data.label_smoothing)
+        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
+        return run.run(work, processor, FAMILY)
+
+
+if __name__ == "__main__":
+    main()

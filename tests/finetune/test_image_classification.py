@@ -1,0 +1,165 @@
+"""The script for images from flags to files: from nothing, from a saved model, every source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Image
+from image_runs import CLASSES, VIT, flags, replaced, save_folder, written
+from PIL import Image as Pillow
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+import hf_graphattn as ga
+import tasks
+from finetune import image_classification
+from finetune.data import image_rows
+from finetune.engine.predictions import EVALUATED
+
+
+def test_a_run_from_nothing_saves_what_loads_as_it_was_measured(tmp_path: Path) -> None:
+    returned = image_classification.main(flags(tmp_path, "--variant", "gfsa", "--order", "3"))
+    assert returned["eval_loss"] == written(tmp_path)["eval_loss"]
+    assert {"eval_accuracy", "eval_top5_accuracy", "eval_loss"} <= set(returned)
+    assert returned["filter_scalars"] == 8  # w_K of two layers with four heads
+    model = ga.from_pretrained(tmp_path / "out").eval()
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
+    assert [model.config.id2label[i] for i in range(6)] == list(CLASSES)
+    files = sorted((tmp_path / "validation").rglob("*.png"))
+    labels = torch.tensor([CLASSES.index(file.parent.name) for file in files])
+    images = [Pillow.open(file) for file in files]
+    with torch.no_grad():
+        logits = model(**processor(images, return_tensors="pt")).logits
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    assert float(loss) == pytest.approx(returned["eval_loss"], rel=1e-5)
+    ranks = (logits > logits.gather(1, labels[:, None])).sum(1)
+    assert returned["eval_top5_accuracy"] == pytest.approx(float((ranks < 5).float().mean()))
+    assert returned["eval_accuracy"] == pytest.approx(float((ranks == 0).float().mean()))
+
+
+def test_a_run_goes_on_from_a_saved_one_whose_labels_have_another_order(tmp_path: Path) -> None:
+    first = image_classification.main(flags(tmp_path, "--variant", "gfsa"))
+    turned = CLASSES[::-1]
+    argv = replaced(
+        flags(tmp_path, "--do_eval_only", "--model_name_or_path", str(tmp_path / "out")),
+        **dict.fromkeys(("train_dir", "validation_dir", "model_type")),
+        config_overrides=None,
+        output_dir=str(tmp_path / "again"),
+    )
+    for name in ("train", "validation"):
+        argv += [f"--{name}_file", as_parquet(tmp_path / name, turned)]
+    again = image_classification.main(argv)
+    for name in ("eval_loss", "eval_accuracy", "eval_top5_accuracy"):
+        assert again[name] == pytest.approx(first[name], rel=1e-6)
+    predicted = [(tmp_path / run / EVALUATED.format("")).read_text() for run in ("out", "again")]
+    own, other = (
+        [[int(n) for n in line.split("\t")[1:]] for line in text.splitlines()[1:]]
+        for text in predicted
+    )
+    assert [[5 - n for n in row] for row in own] == other
+
+
+def test_a_head_of_other_labels_is_refused_or_made_anew(tmp_path: Path) -> None:
+    image_classification.main(flags(tmp_path))
+    few = str(save_folder(tmp_path / "few", classes=CLASSES[:3]))
+    argv = replaced(
+        flags(tmp_path, "--model_name_or_path", str(tmp_path / "out")),
+        **{"model_type": None, "config_overrides": None, "train_dir": few, "validation_dir": few},
+        output_dir=str(tmp_path / "again"),
+    )
+    with pytest.raises(ValueError, match=r"a model with 3 label\(s\) .*; it has 6: cat, dog"):
+        image_classification.main(argv)
+    results = image_classification.main([*argv, "--ignore_mismatched_sizes"])
+    assert "eval_top5_accuracy" not in results  # of three classes all are among the five best
+
+
+def as_parquet(folder: Path, classes: tuple[str, ...] | None) -> str:
+    """The images of a folder as rows, with class labels of this order, or as pandas writes them."""
+    paths = sorted(folder.rglob("*.png"))
+    rows = {
+        "img": [{"bytes": path.read_bytes(), "path": path.name} for path in paths],
+        "label": [path.parent.name for path in paths],
+    }
+    file = folder.with_suffix(".parquet")
+    if classes is None:
+        pandas.DataFrame(rows).to_parquet(file)
+    else:
+        features = Features(img=Image(), label=ClassLabel(names=list(classes)))
+        Dataset.from_dict(rows, features=features).to_parquet(file)
+    return str(file)
+
+
+@pytest.mark.parametrize("classes", [CLASSES, None])
+def test_a_folder_and_parquet_files_of_its_images_are_the_same_data(
+    tmp_path: Path, classes: tuple[str, ...] | None
+) -> None:
+    argv = flags(tmp_path)
+    of_folder = image_classification.main(argv)
+    argv = replaced(argv, train_dir=None, validation_dir=None, output_dir=str(tmp_path / "other"))
+    for name in ("train", "validation"):
+        argv += [f"--{name}_file", as_parquet(tmp_path / name, classes)]
+    argv += ["--image_column_name", "img"] if classes is None else []
+    of_files = image_classification.main(argv)
+    assert of_files["train_loss"] == of_folder["train_loss"]
+    assert of_files["eval_loss"] == of_folder["eval_loss"]
+    for split, known in of_folder["data"].items():
+        assert known["rows"] == of_files["data"][split]["rows"]
+        assert known["digest"] == of_files["data"][split]["digest"]
+    assert list(of_folder["data"]["train"]["files"]) == [str(tmp_path / "train")]
+
+
+def test_the_digits_run_from_nothing(tmp_path: Path) -> None:
+    vit = VIT.replace("patch_size=4", "patch_size=4,num_channels=1")
+    results = image_classification.main(
+        [
+            *("--task_name", "digits", "--model_type", "vit", "--config_overrides", vit),
+            *("--max_train_samples", "40", "--max_eval_samples", "30", "--max_train_steps", "2"),
+            *("--output_dir", str(tmp_path / "out")),
+        ]
+    )
+    assert results["settings"]["task_name"] == "digits"
+    assert results["data"]["train"]["rows"] == 40
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
+    assert model.config.num_labels == 10
+    assert model.config.num_channels == 1
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    rows = tasks.get("digits", "image_classification").builder()
+    found, start = load_digits(), 0
+    for split in ("train", "validation"):
+        images = np.stack([np.asarray(image) for image in rows[split]["image"]])
+        end = start + len(images)
+        assert np.array_equal(np.round(images * (16 / 255)), found.images[start:end])
+        assert list(rows[split]["label"]) == found.target[start:end].tolist()
+        start = end
+    assert start == 1797
+
+
+@pytest.mark.parametrize("name", tasks.names("image_classification"))
+def test_every_task_leaves_its_classes_to_its_data(name: str) -> None:
+    task = tasks.get(name, "image_classification")
+    assert task.label_names == ()
+    assert task.main_metric == "accuracy"
+
+
+def test_a_share_of_each_class_is_held_out_the_same_for_every_seed(tmp_path: Path) -> None:
+    save_folder(tmp_path / "all", per_class=4)
+    argv = replaced(
+        flags(tmp_path, "--train_val_split", "0.25"),
+        train_dir=str(tmp_path / "all"),
+        validation_dir=None,
+    )
+    parts = []
+    for seed in ("1", "2"):
+        settings = image_classification.SCHEMA.parse([*argv, "--seed", seed])
+        _, rows = image_rows.load(settings.data, predict=False)
+        parts.append([[row["path"] for row in rows[n]["image"]] for n in ("train", "validation")])
+        assert sorted(rows["validation"]["labels"]) == list(range(6))
+    assert parts[0] == parts[1]
+    assert len(set(parts[0][0]) | set(parts[0][1])) == 24

@@ -222,6 +222,9 @@ class CachedAttention(Attention):
         self.name = inner.name
         self.inner, self.layer, self.on_rows = inner, layer, on_rows
         self.every_value: Tensor = every_value
+        # A kernel's backward knows nothing of what a cache keeps.
+        first = self.inputs.key.shape[-2] == self.inputs.query.shape[-2]
+        self.begins = first and not torch.is_grad_enabled()
         self.calls = 0
         one_row = inner.inputs.query.shape[-2] == 1 and inner.name == EAGER
         self.at_once = one_row and not (on_rows or layer.keeps_rows)
@@ -230,6 +233,9 @@ class CachedAttention(Attention):
     def matrix(self) -> Tensor:
         """The new tokens' rows of A, (B, H, Nq, Nk)."""
         return self.inner.matrix
+
+    def keep(self, index: int, operand: Tensor) -> slice:
+        return self.layer.keep(index, operand, self.on_rows)
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
         """As in `Attention`, with operands of its own."""
@@ -245,7 +251,7 @@ class CachedAttention(Attention):
             return self._row(operand, x)
         if operand < 0:
             return self.inner(self.every_value)
-        return self.inner(self.layer.every(self.layer.keep(operand, x, self.on_rows)))
+        return self.inner(self.layer.every(self.keep(operand, x)))
 
     def _row(self, operand: int, x: Tensor) -> Tensor:
         if operand < 0:

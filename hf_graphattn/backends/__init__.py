@@ -102,7 +102,7 @@ def explain(
     chosen, dropped = allowed[0], _automatic(supported, device, True, passes)[0]
     if chosen == SharedAttention.name:
         other, why = explain("auto", tuple(allowed[1:]), device, passes)
-        return chosen, why.replace("auto", f"auto, for gradients; without, {other}", 1)
+        return chosen, why.replace("auto", f"auto, in float32; else {other}", 1)
     others = ["for short sequences"] if _BACKENDS[chosen].leaves_short(device, passes) else []
     others += ["under attention dropout"] if dropped != chosen else []
     if others:

@@ -67,8 +67,13 @@ def product(rows: Tensor, x: Tensor) -> Tensor:
     return (packed @ x).unflatten(2, (-1, rows.shape[2])).flatten(1, 2)
 
 
-def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tensor:
+def attention_matrix(
+    inputs: AttentionInputs, rows: slice = slice(None), out: Tensor | None = None
+) -> Tensor:
     """`A = dropout(softmax(Q K^T * scaling + mask))`, (B, H, rows, Nk), in the query's dtype.
+
+    It is written to `out`, where there is one: of the query's dtype, float32 or float64, and
+    outside of what autograd records.
 
     A query row that may attend nowhere is all zero, as in torch's fused kernels. Where only the
     architecture's own attention knows how A is computed, that one does.
@@ -76,14 +81,15 @@ def attention_matrix(inputs: AttentionInputs, rows: slice = slice(None)) -> Tens
     if inputs.unknown:
         return own_matrix(inputs)[:, :, rows]
     query = inputs.query[:, :, rows]
-    scores = product(query * inputs.scaling, inputs.key.mT)
+    query, keys = query * inputs.scaling, inputs.key.mT
+    scores = product(query, keys) if out is None else torch.matmul(query, keys, out=out)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
     if bias is not None:  # in place: the cost here is the passes over N x N matrices
         scores[..., _seen(inputs, rows) :].add_(bias)
-    matrix = scores.softmax(-1)
+    matrix = torch.softmax(scores, -1, out=out)
     if allowed is not None:
-        matrix = matrix * allowed.any(-1, keepdim=True)
+        matrix = torch.mul(matrix, allowed.any(-1, keepdim=True), out=out)
     matrix = matrix.to(query.dtype)
     return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
 
@@ -132,7 +138,8 @@ class Attention:
 
     name: str  # the backend's
     groups = False  # whether it takes keys and x that query heads share; else they are repeated
-    every_value: Tensor | None = None  # the values of all keys, where a cache holds earlier ones
+    every_value: Tensor | None = None  # the values of all keys, where there is a cache
+    begins = False  # whether there is one of this call's tokens alone, and no gradient
 
     @classmethod
     def check_available(cls) -> None:
@@ -161,6 +168,10 @@ class Attention:
     def matrix(self) -> Tensor:
         """A, (B, H, Nq, Nk): kept by the eager backend alone."""
         raise NotImplementedError(f"backend {self.name!r} keeps no attention matrix")
+
+    def keep(self, index: int, operand: Tensor) -> object:
+        """Keep operand `index` of the new tokens, (B, H, Nq, D), where there is a cache."""
+        raise NotImplementedError("there is no cache")
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
         """(attend, rows): what a filter is called with for its matrix on `value`, (B, H, Nq, D).

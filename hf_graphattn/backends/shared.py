@@ -1,8 +1,9 @@
 """`shared`: for filters of several passes that have a kernel in which all passes share A.
 
 The kernel makes A in blocks, forward and backward; see `kernels/polynomial/blockwise`. What it does
-not compute (attention dropout, cached generation, a graph that torch.compile makes, torch.func) is
-done by fused passes, as in `sdpa`. It has no forward-mode derivatives and no batched gradients.
+not compute (attention dropout, a cache that holds earlier tokens, a graph that torch.compile makes,
+torch.func) is done by fused passes, as in `sdpa`. It has no forward-mode derivatives and no batched
+gradients.
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ class SharedAttention(SdpaAttention):
 
     @classmethod
     def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
-        """For gradients, since there is more to share: see results/choice-cpu.json."""
-        query, key = inputs.query, inputs.key
-        learns = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+        query, length = inputs.query, inputs.query.shape[-2]
         half = torch.is_autocast_enabled(query.device.type)
         precise = query.dtype in (torch.float32, torch.float64) and not half
-        length = query.shape[-2]
-        return learns and precise and length >= SHORTEST and (inputs.causal or length <= LONGEST)
+        square = length == inputs.key.shape[-2]  # not the new tokens of a cache that holds others
+        return precise and square and length >= SHORTEST and (inputs.causal or length <= LONGEST)

@@ -16,7 +16,9 @@ class Kernel:
 
     compute(inputs, ...): gives the filter's output; the variant's own arguments follow the inputs.
     fits(inputs): tells whether "auto" may use the kernel for this call.
+    stores: whether `compute` takes `store`, to which it gives what cached generation keeps.
     """
 
     compute: Callable[..., Tensor]
     fits: Callable[[AttentionInputs], bool] = lambda inputs: True
+    stores: bool = False

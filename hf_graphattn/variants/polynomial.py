@@ -100,10 +100,14 @@ class PassesFilter(GraphFilter):
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         # A function is enough to attend by: only backends have a name.
-        kernel = self.kernels.get(getattr(attend, "name", ""))
-        if kernel and attend.every_value is None and kernel.fits(attend.inputs):
-            return kernel.compute(attend.inputs, value, self.weights())
-        return polynomial.naive(attend, value, self.weights())
+        kernel, weights = self.kernels.get(getattr(attend, "name", "")), self.weights()
+        if kernel is None or not kernel.fits(attend.inputs):
+            return polynomial.naive(attend, value, weights)
+        if attend.every_value is None:
+            return kernel.compute(attend.inputs, value, weights)
+        if kernel.stores and attend.begins:
+            return kernel.compute(attend.inputs, value, weights, store=attend.keep)
+        return polynomial.naive(attend, value, weights)
 
 
 class PolynomialFilter(PassesFilter):

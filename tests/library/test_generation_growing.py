@@ -158,8 +158,11 @@ def model_of(architecture: str, variant: str, backend: str = "auto") -> PreTrain
 @pytest.mark.parametrize("variant", TWO_PASSES)
 @pytest.mark.parametrize("architecture", ["GPT-2", "Llama", "Mistral", "GPT-NeoX"])
 def test_token_for_token_equals_the_whole(architecture: str, variant: str) -> None:
-    """Shared heads, left padding, and each kind of layer; in float64."""
-    for backend in ("auto", "sdpa"):
+    """Shared heads, left padding, and each kind of layer; in float64.
+
+    The kernel of `shared` takes the prompt, and gives the cache what it keeps.
+    """
+    for backend in ("auto", "sdpa", "shared"):
         model = model_of(architecture, variant, backend)
         batch = inputs(model, "left")
         ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -224,8 +227,9 @@ def test_a_copied_cache_holds_its_tokens_alone() -> None:
 
 
 @pytest.mark.parametrize("variant", TWO_PASSES)
-def test_gradients_through_tokens_one_at_a_time(variant: str) -> None:
-    model = model_of("Llama", variant)
+@pytest.mark.parametrize("backend", ["auto", "shared"])
+def test_gradients_through_tokens_one_at_a_time(variant: str, backend: str) -> None:
+    model = model_of("Llama", variant, backend)
     ids = torch.randint(3, 60, (2, 8))
     found = []
     for lengths in ([8], [4, 1, 1, 2]):

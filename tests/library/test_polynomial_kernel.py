@@ -128,36 +128,33 @@ def test_what_is_kept_for_the_backward_is_linear_in_the_length() -> None:
     assert most == {40: 10, 64: 13, 128: 5, 256: 5}
 
 
-def auto(
-    config: ga.VariantConfig, length: int, causal: bool, learns: bool, **settings: float
-) -> str:
+def auto(config: ga.VariantConfig, query: Tensor, key: Tensor, causal: bool, dropout: float) -> str:
     graph_filter = config.build(2)
-    query = torch.empty(1, 2, length, 4, requires_grad=learns)
-    own = inputs_of(query, query, None, causal, settings.get("dropout", 0.0))
+    own = inputs_of(query, key, None, causal, dropout)
     passes = graph_filter.operands + 1
     return choose("auto", graph_filter.backends, own, passes, graph_filter.fits)
 
 
 @pytest.mark.parametrize(
-    ("config", "length", "causal", "learns", "expected"),
+    ("config", "length", "causal", "expected"),
     [
-        (ga.GFSAConfig(), 5000, True, True, "shared"),
-        (ga.GFSAConfig(), 2048, False, True, "shared"),
-        (ga.GFSAConfig(), 2049, False, True, "sdpa"),
-        (ga.PolynomialConfig(), 129, False, True, "shared"),
-        (ga.PolynomialConfig(), 128, False, True, "sdpa"),
-        (ga.GFSAConfig(), 33, True, False, "sdpa"),
-        (ga.GFSAConfig(), 32, True, False, "eager"),  # 8 x 4: A is as large as 8 states
-        (ga.GFSAConfig(order=1), 33, True, True, "sdpa"),
+        (ga.GFSAConfig(), 5000, True, "shared"),
+        (ga.GFSAConfig(), 2048, False, "shared"),
+        (ga.GFSAConfig(), 2049, False, "sdpa"),
+        (ga.PolynomialConfig(), 129, False, "shared"),
+        (ga.PolynomialConfig(), 128, False, "sdpa"),
+        (ga.GFSAConfig(), 32, True, "eager"),  # 8 x 4: A is as large as 8 states
+        (ga.GFSAConfig(order=1), 129, True, "sdpa"),
     ],
 )
 def test_the_automatic_choice(
-    config: ga.VariantConfig, length: int, causal: bool, learns: bool, expected: str
+    config: ga.VariantConfig, length: int, causal: bool, expected: str
 ) -> None:
-    assert auto(config, length, causal, learns) == expected
-    assert auto(config, length, causal, learns, dropout=0.1) == "eager"
-    with torch.no_grad():
-        assert auto(config, length, causal, learns) != "shared"
+    query = torch.empty(1, 2, length, 4)
+    assert auto(config, query, query, causal, 0.0) == expected
+    assert auto(config, query, query, causal, 0.1) == "eager"
+    assert auto(config, query.bfloat16(), query.bfloat16(), causal, 0.0) != "shared"
+    assert auto(config, query, torch.empty(1, 2, length + 1, 4), False, 0.0) != "shared"
 
 
 def test_the_report_says_what_is_chosen() -> None:
@@ -166,7 +163,7 @@ def test_the_report_says_what_is_chosen() -> None:
     assert explain("auto", filters, "cpu", 1)[0] == "sdpa"
     assert explain("auto", filters, "cpu", 2) == (
         "shared",
-        "auto, for gradients; without, sdpa; eager for short sequences and under attention dropout",
+        "auto, in float32; else sdpa; eager for short sequences and under attention dropout",
     )
 
 

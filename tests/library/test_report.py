@@ -32,7 +32,7 @@ def test_values_backends_and_reasons_are_printed() -> None:
     text = str(ga.report(model))
     assert "2 of 2 self-attention modules filtered, 8 learned scalars" in text
     assert "w_K* 0.5 -0.25 0.125 0" in text
-    assert "shared: auto, for gradients; without, sdpa; eager for short sequences" in text
+    assert "shared: auto, in float32; else sdpa; eager for short sequences" in text
     assert len({len(line) for line in text.splitlines()[1:3]}) <= 2
     model = ga.patch_model(MODELS["BERT"](), ga.PLaTConfig(), backend="eager")
     text = str(ga.report(model))

@@ -7,6 +7,6 @@ from .naive import naive
 from .triton import triton
 
 # By the backend that they run under.
-KERNELS = {"shared": Kernel(blockwise, fits), "triton": Kernel(triton)}
+KERNELS = {"shared": Kernel(blockwise, fits, stores=True), "triton": Kernel(triton)}
 
 __all__ = ["KERNELS", "blockwise", "naive", "triton"]

@@ -16,8 +16,10 @@ Everything is computed in float32 (float64 for float64 states), outside autocast
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -42,19 +44,31 @@ def blockwise(
     block_rows: int = BLOCK_ROWS,
     block_elements: int = BLOCK_ELEMENTS,
     kept_states: int = KEPT_STATES,
+    store: Callable[[int, Tensor], object] | None = None,
 ) -> Tensor:
-    """`sum_k c_k A^k V`, (B, H, N, D), without dropout; each c_k is a number or (H, 1, 1)."""
+    """`sum_k c_k A^k V`, (B, H, N, D), without dropout; each c_k is a number or (H, 1, 1).
+
+    `store` is given each y_k but the last, with k - 1, for cached generation; without gradients.
+    """
     query, precise = inputs.query, torch.promote_types(inputs.query.dtype, torch.float32)
     batch, heads, length, width = query.shape
     rows = max(1, min(block_rows, length) if inputs.causal else length)
     blocks = row_blocks(length, rows)
     at_once = parts(batch, heads, block_elements // max(1, rows * length))
     elements = sum((block.stop - block.start) * block.stop for block in blocks)
-    keep = torch.is_grad_enabled() and elements <= kept_states * length * width
-    plan = _Plan(inputs.causal, inputs.scaling, keep, at_once, blocks)
+    learns = torch.is_grad_enabled()
+    keep = learns and elements <= kept_states * length * width
+    whole = learns or store is not None
+    plan = _Plan(inputs.causal, inputs.scaling, whole, keep, at_once, blocks)
     scalars = (torch.as_tensor(c, dtype=precise, device=query.device) for c in coefficients)
-    of_heads = (c.view(1, -1, 1, 1) for c in scalars)
-    return _Blockwise.apply(plan, query, inputs.key, inputs.mask, value, *of_heads)
+    of_heads = [c.view(1, -1, 1, 1) for c in scalars]
+    if learns:
+        return _Blockwise.apply(plan, query, inputs.key, inputs.mask, value, *of_heads)
+    out, powers, _ = _forward(plan, query, inputs.key, inputs.mask, value, *of_heads)
+    if store is not None:
+        for index, power in enumerate(powers[:-1]):
+            store(index, power)
+    return out
 
 
 def fits(inputs: AttentionInputs) -> bool:
@@ -73,35 +87,66 @@ class _Plan:
 
     causal: bool
     scaling: float
+    whole: bool  # whether the powers of all parts are kept
     keep: bool  # whether A is kept for the backward
     parts: list[Part]
     blocks: list[slice]
 
-    def matrix(self, query: Tensor, key: Tensor, mask: Tensor | None, rows: slice) -> Tensor:
-        """These rows of A, (b, h, rows, keys)."""
+    def states(self, x: Tensor) -> torch.Size:
+        """The shape of the greatest part of states."""
+        return part_of(x, self.parts[0]).shape
+
+    def elements(self, x: Tensor) -> int:
+        """Of the greatest block of A."""
+        batch, heads, length, _ = self.states(x)
+        return batch * heads * length * self.blocks[0].stop
+
+    def matrix(
+        self, query: Tensor, key: Tensor, mask: Tensor | None, rows: slice, space: Tensor | None
+    ) -> Tensor:
+        """These rows of A, (b, h, rows, keys), in `space` if there is one."""
         key = key[:, :, : rows.stop]
         inputs = AttentionInputs(query, key, mask, self.causal, self.scaling, 0.0)
-        return attention_matrix(inputs, rows)
+        shape = *query.shape[:2], rows.stop - rows.start, rows.stop
+        out = query.new_empty(shape) if space is None else _shaped(space, *shape)
+        return attention_matrix(inputs, rows, out)
+
+
+def _shaped(space: Tensor, *shape: int) -> Tensor:
+    return space[: math.prod(shape)].view(shape)
+
+
+def _forward(
+    plan: _Plan, query: Tensor, key: Tensor, mask: Tensor | None, value: Tensor, *scalars: Tensor
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """(out, the powers y_1 ... y_K, the blocks of A), as far as the plan keeps them."""
+    precise = torch.promote_types(query.dtype, torch.float32)
+    new = partial(value.new_empty, dtype=precise)
+    powers = [new(value.shape) for _ in scalars[1:]] if plan.whole else []
+    # What is not kept is written to the same place in every part: it stays in the cache.
+    rooms = [] if plan.whole else [new(plan.states(value)) for _ in scalars[1:]]
+    space = None if plan.keep else new(plan.elements(value))
+    out, kept = torch.empty_like(value), []
+    with torch.autocast(query.device.type, enabled=False):
+        for part in plan.parts:
+            q, k, v = (part_of(x, part).to(precise).contiguous() for x in (query, key, value))
+            ys = [part_of(y, part) for y in powers] or [y[: len(v), : v.shape[1]] for y in rooms]
+            for rows in plan.blocks:
+                matrix = plan.matrix(q, k, part_of(mask, part), rows, space)
+                for x, y in pairwise((v, *ys)):
+                    y[:, :, rows] = matrix @ x[:, :, : rows.stop]
+                if plan.keep:
+                    kept.append(matrix)
+            own = (part_of(c, part) for c in scalars)
+            out[part] = combination(*zip(own, (v, *ys), strict=True))
+    return out, powers, kept
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, query, key, mask, value, *scalars: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        precise = torch.promote_types(query.dtype, torch.float32)
-        powers = [value, *(torch.empty_like(value, dtype=precise) for _ in scalars[1:])]
-        out, kept = torch.empty_like(value), []
-        with torch.autocast(query.device.type, enabled=False):
-            for part in plan.parts:
-                q, k, *ys = (part_of(x, part).to(precise) for x in (query, key, *powers))
-                for rows in plan.blocks:
-                    matrix = plan.matrix(q, k, part_of(mask, part), rows)
-                    for x, y in pairwise(ys):
-                        y[:, :, rows] = matrix @ x[:, :, : rows.stop]
-                    if plan.keep:
-                        kept.append(matrix)
-                own = (part_of(c, part) for c in scalars)
-                out[part] = combination(*zip(own, ys, strict=True))
-        ctx.save_for_backward(query, key, mask, *powers, *scalars, *kept)
+        out, powers, kept = _forward(plan, query, key, mask, value, *scalars)
+        ctx.save_for_backward(query, key, mask, value, *powers, *scalars, *kept)
         ctx.plan = plan
         return out
 
@@ -127,7 +172,10 @@ class _Blockwise(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             for part in plan.parts:
                 matrices, kept = kept[: len(plan.blocks)], kept[len(plan.blocks) :]
-                states = [part_of(x, part).to(precise) for x in (grad, query, key, value, *powers)]
+                states = [
+                    part_of(x, part).to(precise).contiguous()
+                    for x in (grad, query, key, value, *powers)
+                ]
                 own = [part_of(x, part) for x in (mask, *scalars)]
                 _add(plan, states, own, matrices, [part_of(x, part) for x in sums])
         found = (None if x is None else x.to(y.dtype) for x, y in zip(sums, inputs, strict=True))
@@ -152,15 +200,17 @@ def _add(
     q, k, *ys = (x.flatten(0, 1) for x in (query, key, *powers))
     before, after = torch.cat(ys[:-1], -1), torch.cat(ys[1:], -1)
     dq, dk = torch.empty_like(q), torch.zeros_like(k)
+    spaces = [query.new_empty(plan.elements(query)) for _ in range(2)]
     for rows in reversed(plan.blocks):
         keys = slice(rows.stop)
-        matrix = kept.pop() if kept else plan.matrix(query, key, mask, rows)
+        matrix = kept.pop() if kept else plan.matrix(query, key, mask, rows, spaces[0])
         a = matrix.flatten(0, 1)
         for later, d in pairwise(reversed(ds)):
             d[:, keys].baddbmm_(a.mT, later[:, rows])
         wide = torch.cat([d[:, rows] for d in ds[1:]], -1)
         delta = (wide * after[:, rows]).sum(-1, keepdim=True)
-        scores = (wide @ before[:, keys].mT).sub_(delta).mul_(a)
+        scores = _shaped(spaces[1], *a.shape)
+        torch.bmm(wide, before[:, keys].mT, out=scores).sub_(delta).mul_(a)
         dq[:, rows] = scores @ k[:, keys]
         dk[:, keys].baddbmm_(scores.mT, q[:, rows])
         if d_mask is not None:

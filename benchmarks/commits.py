@@ -1,7 +1,7 @@
 """Two commits in one run: a script's rows by the library of either, a round at a time in turns.
 
 python benchmarks/commits.py --base v0.1.0 attention.py --lengths 512 1024 --forms gfsa
-python benchmarks/commits.py --base v0.1.0 --output commits.json    # all of TABLE
+python benchmarks/commits.py --base v0.1.0 --output commits.json    # all of TABLE: 15 minutes
 
 The scripts and their cases are those of this tree; of the base it is the library alone. Each has a
 process of its own, and only that whose turn it is does anything. Ratios are to plain attention in
@@ -28,16 +28,15 @@ import measure
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = (
-    "attention.py --lengths 1024 2048 --forms gfsa --memory",
-    "attention.py --lengths 512 --batch 8 --forms gfsa --memory",
-    "attention.py --lengths 256 512 --batch 8 --bidirectional --forms gfsa --memory",
-    "attention.py --lengths 2048 --bidirectional --forms gfsa --memory",
-    "attention.py --lengths 512 1024 --forms plat --memory",
-    "attention.py --lengths 4096 --forms plat --memory",
+    "attention.py --lengths 1024 2048 --forms gfsa --memory --budget 12",
+    "attention.py --lengths 512 --batch 8 --forms gfsa --memory --budget 12",
+    "attention.py --lengths 256 512 --batch 8 --bidirectional --forms gfsa --memory --budget 12",
+    "attention.py --lengths 2048 --bidirectional --forms gfsa --memory --budget 12",
+    "attention.py --lengths 512 1024 --forms plat --memory --budget 12",
+    "attention.py --lengths 4096 --forms plat --memory --budget 12",
     "decode.py --context 128 768 --default_allocator --rounds 30",
-    "step.py --cases gpt2 --forms gfsa",
-    "step.py --cases gpt2-dropout --forms gfsa",
-    "inference.py --cases bert gpt2-prefill vit --forms gfsa",
+    "step.py --cases gpt2 gpt2-dropout --forms gfsa --budget 40",
+    "inference.py --cases bert gpt2-prefill vit --forms gfsa --budget 20",
 )
 
 

@@ -23,7 +23,10 @@ from typing import Any
 
 import measure
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 TASK, COLUMN, LONGEST, RATE = "sst2", "sentence", 128, 2e-5
@@ -129,21 +132,22 @@ CASES: dict[str, Callable[[argparse.Namespace, str], None]] = {
 def measured(arguments: argparse.Namespace) -> dict[str, float]:
     """One case, in this process: seconds until the first forward, and from there to the end.
 
-    The end is that of the last update, or where there is none, that of the case: of `glue.py` its
-    results and predictions are written by then, of the Trainer nothing is.
+    The end is that of the last update, or where there is none, of the last forward.
     """
-    times: list[float] = []
+    begun: list[float] = []
+    forwards: list[float] = []
+    updates: list[float] = []
 
     def begin(*_: object) -> None:
-        times.append(time.time())
+        begun.append(time.time())
         handle.remove()
 
     handle = register_module_forward_pre_hook(begin)
-    register_optimizer_step_post_hook(lambda *_: times.append(time.time()))
+    register_module_forward_hook(lambda *_: forwards.append(time.time()))
+    register_optimizer_step_post_hook(lambda *_: updates.append(time.time()))
     with tempfile.TemporaryDirectory() as folder:
         CASES[arguments.case](arguments, folder)
-    if len(times) == 1:
-        times.append(time.time())
+    times = begun + (updates or forwards)
     return {
         "start_up_seconds": times[0] - arguments.started,
         "seconds": times[-1] - times[0],

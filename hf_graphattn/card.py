@@ -63,6 +63,7 @@ def model_card(
         library_name="transformers",
         license=license,
         model_name=repo_id.split("/")[-1],
+        pipeline_tag=_task(model),
         tags=list(dict.fromkeys([*TAGS, config.variant, *tags])),
     )
     parts = [_introduction(model, repo_id, base_model), _filter(config), _loading(model, repo_id)]
@@ -70,6 +71,17 @@ def model_card(
         parts.append(_results(results))
     parts.append(f"## Scalars\n\n```\n{report(model)}\n```")
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n")
+
+
+def _task(model: PreTrainedModel) -> str | None:
+    """The hub's word for what the model's class is for, as transformers has it; None of a base."""
+    from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
+
+    name = type(base_of(model)).__name__
+    for task, classes in TASK_MAPPING.items():
+        if any(name in ([each] if isinstance(each, str) else each) for each in classes.values()):
+            return task
+    return None
 
 
 def _entry(model: PreTrainedModel) -> dict[str, Any]:

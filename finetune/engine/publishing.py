@@ -14,6 +14,8 @@ from hf_graphattn.adapters import is_adapted
 from hf_graphattn.card import hub_id
 from tasks import Task
 
+# The hub's words for what a model does; labels are of a text or of an image.
+OF_OBJECTIVES = {"lm": "text-generation", "ctc": "automatic-speech-recognition"}
 # What training leaves beside the model, and what is of no use to those who load it.
 NOT_PUSHED = ["step_*", "*.part", "*.lock", "eval_predictions*", "logs/*", "*events.out.*"]
 
@@ -51,6 +53,7 @@ def evaluations(
 ) -> list[EvalResult]:
     """One for each number of the run's final evaluation, with the split that it was measured on."""
     found = []
+    labelled = "image-classification" if task.image_column else "text-classification"
     # Longer suffixes first, since every key ends in an empty one.
     splits = sorted(task.validation_splits, key=lambda split: -len(split.key_suffix))
     for key, value in results.items():
@@ -59,7 +62,7 @@ def evaluations(
         split = next(split for split in splits if key.endswith(split.key_suffix))
         found.append(
             EvalResult(
-                task_type="text-generation" if task.objective == "lm" else "text-classification",
+                task_type=OF_OBJECTIVES.get(task.objective, labelled),
                 dataset_type=settings.data.dataset_name or task.dataset_name or task.name,
                 dataset_name=task.name,
                 dataset_config=task.dataset_config,

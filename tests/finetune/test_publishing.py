@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import image_runs
+import torch
 import warm
 from glue_runs import ROOT, flags, written
 from hub_server import HubServer
+from PIL import Image
+from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
+import hf_graphattn as ga
 import tasks
 from finetune.engine import publishing
 from finetune.glue import SCHEMA
@@ -33,6 +38,45 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     assert "type: matthews_correlation" in card
     assert f"value: {written(tmp_path)['eval_loss']}" in card
     assert 'ga.from_pretrained("user/cola")' in card
+
+
+def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> None:
+    """What is in the repository is the model that was trained, with what makes its inputs."""
+    swin = {"depths": [1, 1], "num_heads": [2, 2], "embed_dim": 8, "window_size": 2}
+    config = SwinConfig(image_size=16, patch_size=2, num_channels=3, **swin)
+    config.save_pretrained(tmp_path / "swin")
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "swin")
+    argv = image_runs.replaced(
+        image_runs.flags(tmp_path, "--config_name", str(tmp_path / "swin"), "--variant", "gfsa"),
+        model_type=None,
+        config_overrides=None,
+    )
+    argv += ["--push_to_hub", "--hub_model_id", "user/swin"]
+    with HubServer() as hub:
+        done = subprocess.run(
+            [warm.python("finetune"), "finetune/image_classification.py", *argv],
+            cwd=ROOT,
+            env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        files = hub.files("user/swin")
+    card = files["README.md"].decode()
+    assert "pipeline_tag: image-classification" in card
+    assert "type: image-classification" in card
+    assert "type: top5_accuracy" in card
+    for name, content in files.items():
+        (tmp_path / "pulled").mkdir(exist_ok=True)
+        (tmp_path / "pulled" / name).write_bytes(content)
+    found = AutoImageProcessor.from_pretrained(tmp_path / "pulled")
+    image = Image.fromarray(image_runs.pixels(1))
+    inputs = found(image, return_tensors="pt")
+    pulled, own = (ga.from_pretrained(tmp_path / name).eval() for name in ("pulled", "out"))
+    assert type(pulled).__name__ == "SwinForImageClassification"
+    assert ga.is_patched(pulled)
+    with torch.no_grad():
+        assert torch.equal(pulled(**inputs).logits, own(**inputs).logits)
 
 
 def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:

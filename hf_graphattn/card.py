@@ -77,8 +77,8 @@ def _task(model: PreTrainedModel) -> str | None:
     """The hub's word for what the model's class is for, as transformers has it; None of a base."""
     from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
 
-    name = type(base_of(model)).__name__
-    for task, classes in TASK_MAPPING.items():
+    name, known = type(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
+    for task, classes in known.items():
         if any(name in ([each] if isinstance(each, str) else each) for each in classes.values()):
             return task
     return None

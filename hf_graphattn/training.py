@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,7 +100,9 @@ def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
     if base is model and "For" not in type(model).__name__:
         return {}
     attention = {found.module for found in attention_modules(model)}
-    known = (base, output, model.get_input_embeddings())
+    known = [base, output]
+    with contextlib.suppress(NotImplementedError):  # of a model that reads samples
+        known.append(model.get_input_embeddings())
     return {
         name: child
         for name, child in model.named_children()

@@ -90,6 +90,35 @@ def first_rows(rows: Dataset, limit: int | None) -> Dataset:
     return rows if limit is None else rows.select(range(min(limit, len(rows))))
 
 
+def with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
+    """The rows; where a share is asked for, the validation split is cut off the training rows."""
+    if share is None:
+        return rows
+    name = task.validation_splits[0].name
+    if name in rows:
+        raise refusal(
+            "validation_split_percentage",
+            share,
+            f"None with data that has {name}",
+            "Drop the flag.",
+        )
+    check_splits(task, rows, [task.train_split])
+    train = rows[task.train_split]
+    first = len(train) - round(len(train) * share / 100)
+    if not 0 < first < len(train):
+        raise refusal(
+            "validation_split_percentage",
+            share,
+            f"a share that leaves rows on both sides of {len(train)}",
+            "Give another share, or a validation_file.",
+        )
+    parts = {
+        task.train_split: train.select(range(first)),
+        name: train.select(range(first, len(train))),
+    }
+    return DatasetDict({**rows, **parts})
+
+
 def _labelled(task: Task, name: str, rows: Dataset, limit: int | None) -> Dataset:
     """The first rows' input columns, and ``labels`` as integers or scores, unless hidden."""
     used = first_rows(rows, limit)

@@ -59,7 +59,7 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
         if set(task.text_columns) <= set(split.column_names):
             # Before a split is cut off, while its rows are still those of its files.
             columns.check_text(task, name, split, blank_cells=True)
-    rows = _with_validation(task, rows, arguments.validation_split_percentage)
+    rows = row_checks.with_validation(task, rows, arguments.validation_split_percentage)
     return task, checked(task, rows, arguments, predict)
 
 
@@ -245,31 +245,3 @@ def _infer_task(arguments: LanguageDataArguments, rows: DatasetDict, family: str
     return _with_flags(
         arguments, lm.own_task(chosen, rows, row_end="none" if is_plain else "newline")
     )
-
-
-def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
-    """The rows; where a share is asked for, the validation split is cut off the training rows."""
-    if share is None:
-        return rows
-    name = task.validation_splits[0].name
-    if name in rows:
-        raise refusal(
-            "validation_split_percentage",
-            share,
-            f"None with data that has {name}",
-            "Drop the flag.",
-        )
-    train = rows[task.train_split]
-    first = len(train) - round(len(train) * share / 100)
-    if not 0 < first < len(train):
-        raise refusal(
-            "validation_split_percentage",
-            share,
-            f"a share that leaves rows on both sides of {len(train)}",
-            "Give another share, or a validation_file.",
-        )
-    parts = {
-        task.train_split: train.select(range(first)),
-        name: train.select(range(first, len(train))),
-    }
-    return DatasetDict({**rows, **parts})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,9 @@ def write_evaluated(
     storage.write_text(folder / EVALUATED.format(split.key_suffix), text)
 
 
-def _submitted(task: Task, value: float) -> str:
+def _submitted(task: Task, value: Any) -> str:
+    if task.objective == "ctc":
+        return str(value)
     if task.objective == "regress":
         low, high = task.score_range or (-math.inf, math.inf)
         return f"{min(max(value, low), high):.3f}"

@@ -101,7 +101,12 @@ def answers(
         found.append(accelerator.gather_for_metrics(answer(batch)))
         if references is not None:
             labels.append(accelerator.gather_for_metrics(references))
+    place = places(loader)
+    return torch.cat(found).cpu()[place], torch.cat(labels).cpu()[place] if labels else None
+
+
+def places(loader: DataLoader) -> Tensor:
+    """Where each row of the split is among those that the loader reads, (rows,)."""
     # Of several processes accelerate's batches are a share of those of the loader.
     batches: Any = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
-    place = torch.tensor(list(batches.sampler)).argsort()
-    return torch.cat(found).cpu()[place], torch.cat(labels).cpu()[place] if labels else None
+    return torch.tensor(list(batches.sampler)).argsort()

@@ -1,0 +1,44 @@
+"""One recording: its bytes, from a table's cell or a file, and its samples at a model's rate."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Sound = Mapping[str, Any]  # as datasets' column of audio stores it: bytes, or None and a path
+
+
+def content(sound: Sound) -> bytes:
+    """The bytes of the recording's file. Raises ``OSError`` if there is none, or it is not read."""
+    if sound["bytes"] is None and sound["path"] is None:
+        raise FileNotFoundError("The cell is empty")
+    found: bytes | None = sound["bytes"]
+    return Path(sound["path"]).read_bytes() if found is None else found
+
+
+def samples(found: bytes, rate: int) -> np.ndarray:
+    """The samples of a file, float32 of shape (samples,), with so many a second.
+
+    Channels are averaged; another rate is changed by a polyphase filter, which cuts off what the
+    new one cannot hold.
+
+    Raises:
+        RuntimeError: libsndfile does not know the format, or finds it broken.
+        ValueError: some samples are NaN or infinite.
+    """
+    import soundfile
+    from scipy.signal import resample_poly
+
+    channels, own = soundfile.read(io.BytesIO(found), dtype="float32", always_2d=True)
+    wave = channels.mean(axis=1)
+    if not np.isfinite(wave).all():
+        raise ValueError("it holds samples that are NaN or infinite")
+    if own == rate or not len(wave):
+        return wave
+    common = math.gcd(own, rate)
+    return resample_poly(wave, rate // common, own // common).astype(np.float32)

@@ -15,8 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from finetune.engine.results import write_json
-from finetune.experiments import arms, command_line, conduct, examples, experiment
+from finetune.experiments import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given, words = command_line.of_comparison(__doc__).parse_known_args(argv)
     if given.examples:
         return compare_examples(given)
+    # Imported once the flags are right: these take seconds.
+    from finetune.experiments import arms, conduct, experiment
+
     script = experiment.script_of(given)
     chosen = arms.chosen(given.variants, given.arms, given.variant_flags, given.baseline, script)
     return conduct.carry_out(experiment.planned(given, words, script, chosen), argv)
@@ -35,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare_examples(given: argparse.Namespace) -> int:
     """Test one pair of runs by example; also into ``output_dir``/examples.json if it is given."""
+    from finetune.engine.results import write_json
+    from finetune.experiments import examples
+
     first, second = given.examples
     tests = examples.compare(first, second)
     print(examples.shown(first, second, tests))

@@ -16,9 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from finetune.experiments import command_line, experiment
-from finetune.experiments.conduct import carry_out
-from finetune.experiments.search import Study
+from finetune.experiments import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     given, words = command_line.of_sweep(__doc__).parse_known_args(argv)
+    # Imported once the flags are right: these take seconds.
+    from finetune.experiments import experiment
+    from finetune.experiments.conduct import carry_out
+    from finetune.experiments.search import Study
+
     sweep = experiment.sweep(given, words)
     look_only = given.dry_run or given.report_only
     is_search = given.method == command_line.OPTUNA

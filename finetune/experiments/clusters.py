@@ -21,15 +21,13 @@ from uuid import uuid4
 
 from finetune.errors import Refused, refusal
 from finetune.experiments import work
+from finetune.experiments.command_line import CLUSTER, DASK, EXAMPLE, LIMIT, LOCAL, SLURM
 from finetune.experiments.runs import Run
 from finetune.experiments.work import FAILED, Options, Outcome
 
-LOCAL, DASK, SLURM = "local", "dask", "slurm"
 ANSWER = 30  # seconds in which a dask cluster answers, and has a worker
 JOBS = 256  # that slurm has at once, where --processes does not say how many
-CLUSTER, LIMIT = "cluster", "timeout_min"  # as submitit calls them
 TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
-EXAMPLE = f"{LIMIT}=600 gpus_per_node=1 slurm_partition=gpu"
 
 
 class Dask(Executor):

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from finetune.errors import Refused
-from finetune.experiments.clusters import CLUSTER, DASK, EXAMPLE, LOCAL, SLURM
 
+LOCAL, DASK, SLURM = "local", "dask", "slurm"
+CLUSTER, LIMIT = "cluster", "timeout_min"  # as submitit calls them
+EXAMPLE = f"{LIMIT}=600 gpus_per_node=1 slurm_partition=gpu"
 GRID, OPTUNA = "grid", "optuna"
 
 

@@ -21,7 +21,8 @@ from joblib import cpu_count
 
 from finetune.errors import refusal
 from finetune.experiments import work
-from finetune.experiments.clusters import DASK, LOCAL, SLURM, Dask, Slurm
+from finetune.experiments.clusters import Dask, Slurm
+from finetune.experiments.command_line import DASK, LOCAL, SLURM
 from finetune.experiments.work import Outcome
 
 _WORD = re.compile(rf"{LOCAL}|{SLURM}|{DASK}://[^\s/]+:\d+")

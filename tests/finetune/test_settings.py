@@ -168,6 +168,20 @@ print("loaded:", *({HEAVY} & set(sys.modules)))
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
+@pytest.mark.parametrize("script", ["compare", "sweep"])
+def test_what_runs_scripts_says_its_flags_before_torch_is_imported(script: str) -> None:
+    program = f"""
+import sys
+from finetune import {script}
+try:
+    {script}.main(["--help"])
+except SystemExit:
+    print("loaded:", *({HEAVY | {"torch"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
+
+
 def test_family_defaults_give_way_to_flags() -> None:
     settings = Schema(DataArguments, ModelArguments, {"max_length": 64, "seed": 1}).parse(
         [*BASE, "--seed", "3"]

@@ -1,8 +1,9 @@
 """The main job on a small scale, with no network: `make demo`.
 
 Fine-tunes the shipped checkpoints and prints one table: a BERT on sentences, plainly and with every
-registered graph filter; then a GPT-2 on text and a T5 on code briefly, plainly and with GFSA. All
-runs of a script have the recipe beside this file; only the filter's flags differ.
+registered graph filter; then a GPT-2 on text and a T5 on code briefly, and from nothing a ViT on
+images, plainly and with GFSA. All runs of a script have the recipe beside this file; only the
+filter's flags differ.
 
 The first run is started with `accelerate launch`, as you would start yours. The others call the
 same script's `main` in worker processes, one for each core, with one thread each. So torch is
@@ -31,12 +32,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-import tasks
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = ("glue", "lm", "code_classification")
+FAMILIES = ("glue", "lm", "code_classification", "image_classification")
 BRIEFLY = (NO_VARIANT, "gfsa")  # what is shown of the families after the first
 MOST_WORKERS = 4  # each takes a gigabyte of memory
 
@@ -179,13 +179,13 @@ def results(run: Run) -> dict[str, Any]:
 
 def table(rows: list[tuple[Run, dict[str, Any]]]) -> Table:
     """A section for each script, which names its main metric, and in it a row for each run."""
-    shown = Table("attention", title="Fine-tuning the shipped checkpoints, one seed each")
+    shown = Table("attention", title="Small models, one seed each")
     shown.caption = "The small T5 stays at chance, 0.5, in so few steps."
     for heading in ("value", "scalars\nadded", "seconds\na step"):
         shown.add_column(heading, justify="right")
     for family, section in itertools.groupby(rows, lambda row: row[0].family):
-        metric = tasks.get("demo", family).main_metric
         for index, (run, found) in enumerate(section):
+            metric = found["best"]["metric"].removeprefix("eval_")
             if index == 0:
                 better = "↑" if found["greater_is_better"][f"eval_{metric}"] else "↓"
                 shown.add_section()

@@ -1,19 +1,28 @@
-"""Every script of examples/ runs; that of timm where timm is installed."""
+"""Every script of examples/ runs; that of timm where timm is installed. The graphs' padding."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import networkx
 import pytest
+import torch
+
+import hf_graphattn as ga
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"timm_vit.py": "timm"}
-SHOWN = {"laplacian_eigenmaps.py": "block 8 "}  # the others print the report
+FLAGS = {"graph_regression.py": ["--graphs", "40", "--steps", "3", "--seeds", "2"]}
+SHOWN = {  # the others print the report
+    "laplacian_eigenmaps.py": "block 8 ",
+    "graph_regression.py": "gfsa - plain: 95 % interval ",
+}
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
@@ -22,7 +31,28 @@ def test_an_example_runs(script: Path, tmp_path: Path) -> None:
     if package and find_spec(package) is None:
         pytest.skip(f"needs {package}")
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    call = [sys.executable, script]
+    call = [sys.executable, script, *FLAGS.get(script.name, ())]
     done = subprocess.run(call, capture_output=True, text=True, env=one_thread, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert SHOWN.get(script.name, "self-attention modules filtered") in done.stdout
+
+
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_graphs_without_edges_and_of_other_sizes_share_a_batch(is_patched: bool) -> None:
+    script = runpy.run_path(str(ROOT / "examples" / "graph_regression.py"))
+    shapes = [networkx.empty_graph(1), networkx.empty_graph(4), networkx.path_graph(12)]
+    shapes.append(networkx.disjoint_union(networkx.star_graph(17), networkx.empty_graph(2)))
+    graphs = [script["Graph"].of(shape, float(i)) for i, shape in enumerate(shapes)]
+    furthest, unreached = script["FURTHEST"], script["UNREACHED"]
+    assert graphs[2].paths[1].tolist() == [script["READOUT"], *range(furthest), *[furthest] * 4]
+    assert graphs[1].paths[1:, 1:].fill_diagonal_(unreached).eq(unreached).all()
+    assert graphs[3].degrees.tolist() == [script["DEGREES"] - 1, *[1] * 17, 0, 0]
+    model = script["GraphTransformer"]().double()
+    if is_patched:
+        ga.patch_model(model, ga.GFSAConfig(order=2, w_0=-0.5, w_K=0.5))
+    together = model(*script["batch"](graphs))
+    alone = torch.cat([model(*script["batch"]([graph])) for graph in graphs])
+    torch.testing.assert_close(together, alone)
+    together.square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert len(set(together.tolist())) == len(graphs)

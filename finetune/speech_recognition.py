@@ -38,9 +38,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         config = speech.load_config(settings.model, tokenizer)
         processor = speech.load_processor(settings.model, config, tokenizer)
         model = speech.load_speech_model(settings, config)
-        frames = partial(speech.frames, model)
         batches = data.loaders(
-            task, rows, processor, frames, settings.data, settings.train, accelerator
+            task,
+            rows,
+            processor,
+            partial(speech.frames, model),
+            speech.masked(config),
+            settings.data,
+            settings.train,
+            accelerator,
         )
         model = tuning.tuned(model, settings.filter)
         objective = CTC(task, tokenizer, texts)

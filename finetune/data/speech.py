@@ -33,6 +33,7 @@ def loaders(
     rows: DatasetDict,
     processor: Any,
     frames: Callable[[Sequence[int]], Tensor],
+    masked: int,
     arguments: SpeechDataArguments,
     train: TrainArguments,
     accelerator: Accelerator,
@@ -44,6 +45,7 @@ def loaders(
         rows: each split's, of `speech_rows.load`.
         processor: the model's feature extractor and tokenizer.
         frames: of inputs' lengths, how many frames the model makes of each.
+        masked: frames that are masked together in training, which a recording must have.
         arguments: which recordings are left out, and whether they are grouped.
         train: batch sizes.
         accelerator: of the run.
@@ -57,7 +59,9 @@ def loaders(
         heard = {name: encoded(name, split, processor) for name, split in rows.items()}
     kept = _kept(task, heard[task.train_split], arguments)
     for name, split in heard.items():
-        _check_frames(name, rows[name], split, kept if name == task.train_split else None, frames)
+        is_trained = name == task.train_split
+        used, least = (kept, masked) if is_trained else (range(len(split)), 1)
+        _check_frames(name, rows[name], split, used, frames, least)
     heard[task.train_split] = heard[task.train_split].select(kept)
     lengths = {name: split["length"][:] for name, split in heard.items()}
     sampler = None
@@ -156,23 +160,23 @@ def _check_frames(
     name: str,
     rows: Dataset,
     heard: Dataset,
-    kept: Sequence[int] | None,
+    used: Sequence[int],
     frames: Callable[[Sequence[int]], Tensor],
+    least: int,
 ) -> None:
     """Raise ``Refused`` for a recording of too few frames: one for each character of its
-    transcript, and one more between two that are the same."""
+    transcript, one more between two that are the same, and not fewer than ``least``."""
     counts = frames(heard["length"][:]).tolist()
     labels = heard["labels"] if "labels" in heard.column_names else None
-    for index in range(len(heard)) if kept is None else kept:
-        needed = 1
-        if labels is not None:
-            found = labels[index]
-            needed = len(found) + sum(a == b for a, b in pairwise(found))
+    why = "the model" if least == 1 else f"mask_time_length {least}"
+    for index in used:
+        spelled = [] if labels is None else labels[index]
+        needed = max(least, len(spelled) + sum(a == b for a, b in pairwise(spelled)))
         if counts[index] < needed:
             raise refusal(
                 f"the recording of {speech_rows.place(name, rows, index)}",
                 Words(f"{heard[index]['seconds']:.3g} seconds long: {counts[index]} frames"),
-                f"{needed} frames or more, for its {'transcript' if labels else 'encoder'}",
+                f"{needed} frames or more, for {'its transcript' if needed > least else why}",
                 "Drop the row, or of training rows all that are as short, with "
                 "--min_duration_in_seconds.",
             )

@@ -106,6 +106,11 @@ def load_config(
             allowed = f"None with {arguments.source}, whose configuration has no such setting"
             raise refusal(name, value, allowed, "Drop the flag.")
         setattr(config, name, value)
+    most = getattr(config, "hidden_size", 0)
+    if getattr(config, "mask_feature_prob", 0) and config.mask_feature_length > most:
+        allowed = f"1 to {most}, the model's features, with mask_feature_prob above 0"
+        remedy = "Give --mask_feature_length a smaller number."
+        raise refusal("mask_feature_length", config.mask_feature_length, allowed, remedy)
     return config
 
 
@@ -149,6 +154,12 @@ def frames(model: Any, lengths: Sequence[int] | Tensor) -> Tensor:
     """How many frames the model makes of inputs of these lengths, samples or features."""
     count: Any = next(getattr(model, name) for name in LENGTHS if hasattr(model, name))
     return count(torch.as_tensor(lengths))
+
+
+def masked(config: PreTrainedConfig) -> int:
+    """How many frames SpecAugment masks together in training, 1 where it masks none."""
+    is_masked = getattr(config, "apply_spec_augment", False) and config.mask_time_prob > 0
+    return config.mask_time_length if is_masked else 1
 
 
 def _has_head(config: PreTrainedConfig) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from transformers import AutoModelForCTC, AutoProcessor
 
 import hf_graphattn as ga
 from finetune import speech_recognition
+from finetune.objectives.ctc import CTC
 
 GFSA = ("--variant", "gfsa", "--order", "3", "--w_K", "0.3")
 
@@ -81,3 +84,110 @@ def test_measured_is_what_the_saved_model_hears_in_each_file_alone(
     assert lines == [f"{i}\t{a}\t{b}" for i, (a, b) in enumerate(zip(written, texts, strict=True))]
     better = results["greater_is_better"]
     assert [better[f"eval_{name}"] for name in ("loss", "wer", "cer")] == [False] * 3
+
+
+class KilledError(BaseException):
+    """Stands for the process's end."""
+
+
+RANDOM = {
+    "hidden_dropout": 0.2,
+    "layerdrop": 0.3,
+    "mask_time_prob": 0.5,
+    "mask_time_length": 2,
+    "mask_feature_prob": 0.3,
+    "mask_feature_length": 2,
+}
+
+
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that is drawn in training: SpecAugment's masks come from numpy's random state."""
+    start = untrained(tmp_path, **RANDOM)
+    flags = (*start, *GFSA, "--num_train_epochs", "3", "--checkpointing_steps", "1")
+    whole = run(tmp_path, *flags, "--output_dir", str(tmp_path / "whole"))
+    loss, calls = CTC.loss, itertools.count()
+
+    def until_killed(self: CTC, model: Any, batch: Any) -> torch.Tensor:
+        if next(calls) == 3:
+            raise KilledError
+        return loss(self, model, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CTC, "loss", until_killed)
+        with pytest.raises(KilledError):
+            run(tmp_path, *flags)
+    np.random.seed(5)
+    resumed = run(tmp_path, *flags, "--resume_from_checkpoint", "last")
+    assert resumed["history"] == whole["history"]
+    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "out")]
+    assert saved[0] == saved[1]
+
+
+def test_a_saved_model_is_trained_on_with_its_own_vocabulary(tmp_path: Path) -> None:
+    run(tmp_path, *untrained(tmp_path), *GFSA)
+    (tmp_path / "out").rename(tmp_path / "first")
+    flags = ("--model_name_or_path", str(tmp_path / "first"), "--freeze_feature_encoder")
+    found = run(tmp_path, *flags, "--hidden_dropout", "0.1")
+    assert found["filter_scalars"]
+    one, two = (
+        ga.from_pretrained(tmp_path / name, auto_class=AutoModelForCTC) for name in ("first", "out")
+    )
+    assert two.config.hidden_dropout == 0.1
+    for name, weight in one.named_parameters():
+        is_frozen = name.startswith("wav2vec2.feature_extractor")
+        assert torch.equal(weight, two.get_parameter(name)) is is_frozen, name
+    vocabularies = [
+        (tmp_path / name / "vocab.json").read_text("utf-8") for name in ("first", "out")
+    ]
+    assert vocabularies[0] == vocabularies[1]
+
+
+def test_a_new_vocabulary_has_a_new_head_of_any_size(tmp_path: Path) -> None:
+    """Also where it has as many characters as the old one."""
+    texts = tuple(text.translate(str.maketrans("acd", "xyz")) for text in tiny_speech.TEXTS[:4])
+    tiny_speech.save_model(tmp_path / "model", texts, initializer_range=3.0)
+    flags = ("--model_name_or_path", str(tmp_path / "model"), "--learning_rate", "0")
+    run(tmp_path, *flags, "--tokenizer_name", "char")
+    old, new = (AutoModelForCTC.from_pretrained(tmp_path / name) for name in ("model", "out"))
+    assert old.lm_head.weight.shape == new.lm_head.weight.shape
+    assert new.lm_head.weight.abs().max() < 1 < old.lm_head.weight.abs().max()
+    layer = "wav2vec2.feature_projection.projection.weight"
+    assert torch.equal(old.get_parameter(layer), new.get_parameter(layer))
+
+
+def test_a_group_norm_model_gets_no_mask_and_writes_of_every_frame(tmp_path: Path) -> None:
+    overrides = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16"
+    small = (
+        f"{overrides},num_conv_pos_embeddings=4,num_conv_pos_embedding_groups=2,mask_time_prob=0"
+    )
+    found = run(tmp_path, "--model_type", "wav2vec2", "--config_overrides", small)
+    processor = AutoProcessor.from_pretrained(tmp_path / "out")
+    assert not processor.feature_extractor.return_attention_mask
+    assert np.isfinite(found["eval_loss"])
+
+
+def test_hidden_transcripts_are_written_for_the_test_split(tmp_path: Path) -> None:
+    tiny_speech.save_folder(tmp_path / "sounds")
+    table = tmp_path / "sounds" / "test.csv"
+    table.write_text("file_name\n5.wav\n0.wav\n")
+    flags = ("--train_file", str(tmp_path / "sounds" / "metadata.csv"), "--do_predict")
+    data = ("--test_file", str(table), "--validation_split_percentage", "34")
+    output = ("--output_dir", str(tmp_path / "out"), "--num_train_epochs", "1")
+    found = speech_recognition.main([*untrained(tmp_path), *flags, *data, *output])
+    assert not [name for name in found if name.startswith("test_")]
+    lines = (tmp_path / "out" / "predictions.tsv").read_text().splitlines()
+    model = AutoModelForCTC.from_pretrained(tmp_path / "out")
+    written, _ = heard(model, tmp_path, ("dog",))
+    assert lines[:2] == ["index\tprediction", f"0\t{written[0]}"]
+    assert len(lines) == 3
+
+
+def test_batches_are_of_like_lengths_and_durations_as_asked(tmp_path: Path) -> None:
+    flags = ("--group_by_length", "--min_duration_in_seconds", "0.17", "--max_train_steps", "1")
+    found = run(tmp_path, *untrained(tmp_path), *flags, "--per_device_train_batch_size", "2")
+    assert found["data"]["train"]["rows"] == 4
+    log = (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()
+    # Of the four training rows, of 150 to 240 samples, the first is too short; the longest leads.
+    assert json.loads(log[0])["tokens"] - 240 in (180, 210)

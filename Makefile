@@ -65,6 +65,8 @@ wheel: $(READY)
 		-c $(filter requirements/%,$^) torch
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c $(filter requirements/%,$^) -e '.[dev]'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--target $(@D)/torchvision -c $(filter requirements/%,$^) torchvision # for tests/augmented.py alone
 	@touch $@
 
 clean:

@@ -9,7 +9,15 @@ import pandas
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image
-from image_runs import CLASSES, VIT, flags, replaced, save_folder, written
+from image_runs import (
+    CLASSES,
+    VIT,
+    flags,
+    replaced,
+    resumed_as_if_never_stopped,
+    save_folder,
+    written,
+)
 from PIL import Image as Pillow
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
@@ -163,3 +171,7 @@ def test_a_share_of_each_class_is_held_out_the_same_for_every_seed(tmp_path: Pat
         assert sorted(rows["validation"]["labels"]) == list(range(6))
     assert parts[0] == parts[1]
     assert len(set(parts[0][0]) | set(parts[0][1])) == 24
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    resumed_as_if_never_stopped(tmp_path, "--label_smoothing", "0.1")

@@ -1,0 +1,85 @@
+"""Flags of augmentation, torchvision missing or broken, and its own tests in their own process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from image_runs import flags
+from torch.nn import functional
+
+import tasks
+from finetune import image_classification
+from finetune.objectives.images import ImageLabels
+
+ROOT = Path(__file__).parents[2]
+TORCHVISION = Path(sys.prefix) / "torchvision"
+
+
+@pytest.mark.skipif(not TORCHVISION.is_dir(), reason=f"make puts torchvision into {TORCHVISION}")
+def test_augmentation_with_torchvision() -> None:
+    """The tests of augmented.py: nothing else may find the torchvision that they import."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "tests/augmented.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("broken", [ImportError("no module"), RuntimeError("torch 2\nof old")])
+def test_a_missing_or_broken_torchvision_is_told_before_data_are_read(
+    tmp_path: Path, broken: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "torchvision":
+                raise broken
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    argv = flags(tmp_path, "--mixup", "0.8")
+    (tmp_path / "train" / "cat" / "0.png").write_text("no image")  # would be found later
+    with pytest.raises(ValueError, match=r"torchvision, which the flags .*; allowed: one that fi"):
+        image_classification.main(argv)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--random_resized_crop 1.5", "random_resized_crop is 1.5; allowed: 0 to 1"),
+        ("--horizontal_flip -0.5", "horizontal_flip is -0.5; allowed: 0 to 1"),
+        ("--label_smoothing nan", "label_smoothing is nan; allowed: 0 to 1"),
+        ("--rand_augment 31", "rand_augment is 31; allowed: 0 to 30"),
+        ("--mixup 0", "mixup is 0.0; allowed: a number above 0"),
+        ("--cutmix inf", "cutmix is inf; allowed: a number above 0"),
+        ("--dataloader_num_workers -1", "dataloader_num_workers is -1; allowed"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(tmp_path: Path, words: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        image_classification.SCHEMA.parse(flags(tmp_path, *words.split()))
+
+
+def test_the_loss_is_to_smoothed_and_to_mixed_labels() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 3, 1, 1, 2])
+    task = tasks.get("digits", "image_classification")
+
+    class Model(torch.nn.Module):
+        def forward(self, pixel_values: torch.Tensor) -> object:
+            return type("Output", (), {"logits": pixel_values})
+
+    def loss(labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+        batch = {"pixel_values": logits, "labels": labels}
+        return ImageLabels(task, range(4), smoothing).loss(Model(), batch)
+
+    shares = functional.one_hot(labels, 4).double()
+    mixed = 0.3 * shares + 0.7 * shares.flip(0)
+    for target, own in ((labels, shares), (mixed, mixed)):
+        for smoothing in (0.0, 0.1):
+            smooth = (1 - smoothing) * own + smoothing / 4
+            expected = -(smooth * logits.log_softmax(1)).sum(1).mean()
+            assert torch.allclose(loss(target, smoothing), expected)

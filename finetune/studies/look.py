@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedModel
 
 from finetune.engine.results import write_json
+from finetune.models.images import BACKEND
 from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
-from hf_graphattn.diagnostics.texts import batches, load, readable, token_ids
+from hf_graphattn.diagnostics.texts import batches, load_model, load_tokenizer, readable, token_ids
 
 FIGURES = ("cosine_similarity", "high_to_dc")
 LENGTH, BATCH = 128, 8
@@ -23,7 +24,7 @@ def look(
     name: str,
     start: str | None,
     runs: Mapping[int, Mapping[str, Path]],
-    texts: Sequence[str],
+    rows: Sequence[Any],
     folder: Path,
 ) -> None:
     """Write ``<name>-depth.json`` and, for the first seed, a figure for each of `FIGURES`.
@@ -32,16 +33,17 @@ def look(
         name: the study's.
         start: the checkpoint that all arms began from; None is none, but fresh weights.
         runs: by seed and arm the folder of each run, with its weights; the baseline first.
-        texts: what the models read, one sequence each, cut to 128 tokens or to what they can read.
+        rows: what the models read, texts or images; texts are cut to 128 tokens or to what they can
+            read.
         folder: where to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))
     plain = next(iter(first.values()))
     begun = _fresh(plain) if start is None else AutoModel.from_pretrained(start)
-    before = _diagnosis(begun, load(str(plain))[1], texts)
+    before = _diagnosis(begun, plain, rows)
     found = {
-        seed: {arm: _diagnosis(*load(str(path)), texts) for arm, path in of_seed.items()}
+        seed: {arm: _diagnosis(load_model(str(path)), path, rows) for arm, path in of_seed.items()}
         for seed, of_seed in tqdm(runs.items(), desc=f"Looking inside {name}", unit="seed")
     }
     drawn = figures({"before": before} | found[next(iter(runs))])
@@ -59,10 +61,16 @@ def look(
     write_json(folder / f"{name}-depth.json", numbers)
 
 
-def _diagnosis(model: PreTrainedModel, tokenizer: Any, texts: Sequence[str]) -> Diagnosis:
-    length = readable(LENGTH, model, tokenizer)
-    ids = token_ids(tokenizer, list(texts), length, len(texts))
-    return diagnose(model, batches(model, tokenizer, ids, BATCH), max_sequences=len(texts))
+def _diagnosis(model: PreTrainedModel, folder: Path, rows: Sequence[Any]) -> Diagnosis:
+    """Of a model that reads them by the tokenizer or the image processor in the folder."""
+    if isinstance(rows[0], str):
+        tokenizer = load_tokenizer(str(folder))
+        length = readable(LENGTH, model, tokenizer)
+        ids = token_ids(tokenizer, list(rows), length, len(rows))
+        return diagnose(model, batches(model, tokenizer, ids, BATCH), max_sequences=len(rows))
+    processor = AutoImageProcessor.from_pretrained(folder, backend=BACKEND)
+    pixels = processor(list(rows), return_tensors="pt")["pixel_values"]
+    return diagnose(model, [{"pixel_values": pixels}], max_sequences=len(rows))
 
 
 def _fresh(path: Path) -> PreTrainedModel:

@@ -31,7 +31,7 @@ def section(name: str, folder: Path) -> list[str]:
     seeds = list(found["seeds"])
     compared = [against_baseline([_result(found, s, LAST)])[0] for s in STATISTICS]
     return [
-        f"### Inside: {found['sequences']} texts of the validation set, seeds {', '.join(seeds)}",
+        f"### Inside: {found['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
         "",
         *Table(HEADINGS, [list(_rows(found, task)) for task in compared]).markdown(),
         "",

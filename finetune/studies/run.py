@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import datasets
 import yaml
 
 from finetune import compare, sweep
 from finetune.studies import look
-from tasks import demo_lm
+from tasks import demo_lm, image_classification
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = ROOT / "finetune" / "evidence.yaml"
-TEXTS = 32  # of the validation set, for the look inside
+STUDIES = ROOT / "finetune" / "evidence.yaml"
+ROWS = 32  # of the validation set, for the look inside
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ class Comparison(Study):
     arms: str
     variants: Sequence[str]
     start: str | None = None
-    texts: str | None = None
+    reads: str | None = None
 
     def run(self, given: Given) -> int:
         """Run what is not done yet; returns the exit code."""
         call = ["--arms", str(ROOT / "finetune" / "arms" / f"{self.arms}.yaml")]
-        call += ["--variants", *self.variants, *(["--keep_models"] if self.texts else [])]
+        call += ["--variants", *self.variants, *(["--keep_models"] if self.reads else [])]
         missing = compare.main(call + self.words(given))
-        models = self._models(given.runs) if self.texts else {}
+        models = self._models(given.runs) if self.reads else {}
         if models:
             start = None if self.start is None else _filled(self.start, given)
-            look.look(self.name, start, models, self._texts(given), given.docs / "evidence")
+            look.look(self.name, start, models, self._rows(given), given.docs / "evidence")
         return missing
 
     def _models(self, runs: Path) -> Mapping[int, Mapping[str, Path]]:
@@ -83,11 +84,13 @@ class Comparison(Study):
         }
         return {seed: arms for seed, arms in found.items() if len(arms) == len(self.variants)}
 
-    def _texts(self, given: Given) -> Sequence[str]:
-        """The first texts of the validation set."""
-        if self.texts == "documents":
-            return demo_lm.build()["validation"]["text"][:TEXTS]
-        return datasets.load_dataset(given.glue, self.texts, split="validation")["sentence"][:TEXTS]
+    def _rows(self, given: Given) -> Sequence[Any]:
+        """The first texts or images of the validation set."""
+        if self.reads == "documents":
+            return demo_lm.build()["validation"]["text"][:ROWS]
+        if self.reads == "digits":
+            return image_classification.digits()["validation"]["image"][:ROWS]
+        return datasets.load_dataset(given.glue, self.reads, split="validation")["sentence"][:ROWS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,7 @@ class Sensitivity(Study):
 
 def studies() -> list[Comparison | Sensitivity]:
     """The rows of `evidence.yaml`, in their order."""
-    rows = yaml.safe_load(ROWS.read_text("utf-8"))
+    rows = yaml.safe_load(STUDIES.read_text("utf-8"))
     return [
         (Sensitivity if "space" in row else Comparison)(name=name, **row)
         for name, row in rows.items()

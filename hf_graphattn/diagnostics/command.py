@@ -18,7 +18,7 @@ from .collect import diagnose
 from .diagnosis import Diagnosis
 from .extras import optional
 from .page import save_html
-from .texts import TokenIds, batches, load, readable, token_ids
+from .texts import TokenIds, batches, load_model, load_tokenizer, readable, token_ids
 
 
 def run(options: argparse.Namespace) -> None:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     read: dict[str, TokenIds] = {}
     for name, path in names.items():
         print(f"loading {name} from {path}", file=sys.stderr)
-        model, tokenizer = load(path)
+        model, tokenizer = load_model(path), load_tokenizer(path)
         length = _max_length(options.max_length, model, tokenizer)
         read[name] = token_ids(tokenizer, texts, length, options.max_sequences)
         diagnoses[name] = diagnose(

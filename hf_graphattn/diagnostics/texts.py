@@ -19,8 +19,21 @@ from hf_graphattn.loading import from_pretrained
 TokenIds = list[list[int]]
 
 
-def load(path: str) -> tuple[Any, Any]:
-    """(Model, tokenizer) of a folder or hub id; the model has the class that it was saved as."""
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer of a folder or hub id, with a token to pad by."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise GraphAttentionError(
+            f"--model {path!r} could not be loaded with its tokenizer: {error}"
+        ) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return tokenizer
+
+
+def load_model(path: str) -> Any:
+    """The model of a folder or hub id, of the class that it was saved as."""
     folder = Path(path)
     local = folder.exists() or folder.is_absolute() or path.startswith(".") or path.count("/") > 1
     if local and not (folder / "config.json").is_file():
@@ -28,20 +41,13 @@ def load(path: str) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(path)
         if getattr(config, "graph_attn", None) is not None:
-            model: Any = from_pretrained(path)
-        else:
-            named = [getattr(transformers, name, None) for name in config.architectures or []]
-            model = next(filter(None, named), AutoModel).from_pretrained(path)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+            return from_pretrained(path)
+        named = [getattr(transformers, name, None) for name in config.architectures or []]
+        return next(filter(None, named), AutoModel).from_pretrained(path)
     except GraphAttentionError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise GraphAttentionError(
-            f"--model {path!r} could not be loaded with its tokenizer: {error}"
-        ) from error
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    return model, tokenizer
+        raise GraphAttentionError(f"--model {path!r} could not be loaded: {error}") from error
 
 
 def _lack(folder: Path) -> str:

@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 from pages import Reader, assert_pictures
 
 from hf_graphattn.command import main
-from hf_graphattn.diagnostics.command import _names, load, token_ids
+from hf_graphattn.diagnostics.command import _names, load_model, load_tokenizer, token_ids
 from hf_graphattn.diagnostics.plots import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ def test_the_command_takes_decoders_and_says_that_tokenizers_differ(
 
 
 def test_a_long_text_is_cut_into_sequences(tmp_path: Path) -> None:
-    _, tokenizer = load(str(DEMO / "bert"))
+    tokenizer = load_tokenizer(str(DEMO / "bert"))
     text = "Return the mean of the data. " * 40
     ids = token_ids(tokenizer, [text], 20, 5)
     assert [len(each) for each in ids] == [20] * 5
@@ -96,7 +96,7 @@ def test_a_long_text_is_cut_into_sequences(tmp_path: Path) -> None:
 def test_a_hub_id_is_asked_for(name: str) -> None:
     """Tests are offline: it is transformers that says so."""
     with pytest.raises(ga.GraphAttentionError, match=f"{name}' could not be loaded"):
-        load(name)
+        load_model(name)
 
 
 @pytest.mark.parametrize(

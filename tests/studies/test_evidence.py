@@ -156,7 +156,7 @@ def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
     found = {"sequences": 32, "figures": ["cosine_similarity"], "before": arm(0.3), "seeds": seeds}
     (tmp_path / "study-depth.json").write_text(json.dumps(found))
     text = "\n".join(look_page.section("study", tmp_path))
-    assert "32 texts of the validation set, seeds 0, 1, 2" in text
+    assert "32 rows of the validation set, seeds 0, 1, 2" in text
     assert "| cosine similarity of tokens: before | 0.100 | 0.300 | - | - | - |" in text
     assert "| cosine similarity of tokens: none | 0.100 | 0.600 | - | - | - |" in text
     assert "| cosine similarity of tokens: gfsa | 0.100 | 0.465 | -0.135 | -0.1" in text

@@ -5,8 +5,12 @@
 Every digit is a token. Each block takes a step that makes tokens more alike where the graph A,
 which attention draws between them, has an edge; then it normalises them:
 
-    X <- LayerNorm(X + 2 eta (A - I) X),   A = softmax(kappa X X^T)
+    X <- LayerNorm(X + 2 eta (A - I) X),   A = softmax(kappa X X^T - beta I)
     X <- LayerNorm(X - 2 eta / (beta + q) X)
+
+The paper has W_q = sqrt(kappa n) I, W_k = sqrt(kappa n / q) I and LayerNorm's weight I / sqrt(n).
+Scores are then kappa times a cosine whatever n is, so tokens have the norm 1 here. The second step
+scales tokens, which its LayerNorm undoes: it is kept since the paper's block has it.
 
 The paper shows MNIST. The digits of scikit-learn (1,797 of 8 x 8 pixels), the seed and the measures
 are ours: how well the first two latent dimensions part the ten digits, beside scikit-learn's own
@@ -33,16 +37,15 @@ class Block(nn.Module):
 
     def __init__(self, width: int, kappa: float, eta: float, beta: float) -> None:
         super().__init__()
-        self.kappa, self.eta, self.shrink = kappa, eta, 2 * eta / (beta + width)
+        self.kappa, self.eta, self.beta, self.shrink = kappa, eta, beta, 2 * eta / (beta + width)
         self.graph_filter = ga.LaplacianConfig(step=1.0).build(num_heads=1)  # A - I
-        # Its weight I / sqrt(n) gives every token the norm 1.
         self.norm = nn.LayerNorm(width)
         nn.init.constant_(self.norm.weight, width**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        # W_q and W_k come to scores kappa x_i . x_j, W_v to values 2 eta x.
-        values = 2 * self.eta * x
-        x = self.norm(x + ga.attention(x, x, values, self.graph_filter, scale=self.kappa))
+        mask = -self.beta * torch.eye(x.shape[-2])
+        mixed = ga.attention(x, x, x, self.graph_filter, scale=self.kappa, mask=mask)
+        x = self.norm(x + 2 * self.eta * mixed)
         return self.norm(x - self.shrink * x)
 
 
@@ -73,10 +76,12 @@ def main(arguments: argparse.Namespace) -> None:
     for (name, points), axis in zip(shown.items(), axes.flat, strict=False):
         silhouette, accuracy = quality(points, labels)
         print(f"{name:13s} silhouette {silhouette:+.3f}   nearest neighbours {accuracy:.3f}")
-        axis.scatter(*points.T, c=labels, cmap="tab10", s=3)
+        marks = axis.scatter(*points.T, c=labels, cmap="tab10", s=3)
         axis.set(title=f"{name}: {accuracy:.2f}", xticks=[], yticks=[])
     for axis in axes.flat[len(shown) :]:
         axis.remove()
+    figure.suptitle("First two dimensions, and the accuracy of five nearest neighbours in them")
+    figure.legend(*marks.legend_elements(), loc="outside right center", title="digit")
     figure.savefig(arguments.output)
     print(f"drawn to {arguments.output}")
 

@@ -49,11 +49,15 @@ class SdpaAttention(Attention):
         if not groups or inputs.mask is not None:
             self.inputs = inputs = inputs.ungrouped()  # once for all passes
             x = one_per_query_head(x, inputs.query)
+        mask = inputs.mask
+        if mask is not None and mask.dtype != torch.bool:
+            # Beside float64 queries torch reads a mask of float32 as if it were of float64.
+            mask = mask.to(torch.promote_types(mask.dtype, inputs.query.dtype))
         return scaled_dot_product_attention(
             inputs.query,
             inputs.key,
             x,
-            attn_mask=inputs.mask,
+            attn_mask=mask,
             dropout_p=inputs.dropout,
             is_causal=inputs.causal,
             scale=inputs.scaling,

@@ -1,4 +1,4 @@
-"""Every script of examples/ runs; that of timm where timm is installed. The graphs' padding."""
+"""Every script of examples/ runs, that of timm where timm is installed; what two of them compute."""
 
 from __future__ import annotations
 
@@ -56,3 +56,23 @@ def test_graphs_without_edges_and_of_other_sizes_share_a_batch(is_patched: bool)
     together.square().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     assert len(set(together.tolist())) == len(graphs)
+
+
+def test_the_block_of_laplacian_eigenmaps_has_the_papers_weights() -> None:
+    n, q, kappa, eta, beta = 40, 16, 30.0, 0.4, 3.0
+    script = runpy.run_path(str(ROOT / "examples" / "laplacian_eigenmaps.py"))
+    block = script["Block"](q, kappa, eta, beta).double()
+    block.norm.eps = 0.0
+    block.norm.weight.data.fill_(q**-0.5)
+    identity = torch.eye(n, dtype=torch.float64)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:  # LayerNorm of the weight I / sqrt(n)
+        return torch.nn.functional.layer_norm(x, (q,), eps=0.0) * n**-0.5
+
+    x = torch.randn(n, q, dtype=torch.float64)
+    found, x = block(block.norm(x)[None, None])[0, 0], norm(x)
+    query, key = x * (kappa * n) ** 0.5, x * (kappa * n / q) ** 0.5
+    matrix = (query @ key.T * q**-0.5 - beta * identity).softmax(-1)
+    x = norm(x + 2 * eta * (matrix - identity) @ x)
+    x = norm(x - 2 * eta / (beta + q) * x)
+    torch.testing.assert_close(found, x * (n / q) ** 0.5)

@@ -90,6 +90,20 @@ def test_masks_may_lack_the_batch_and_the_heads(
         torch.testing.assert_close(got, wish)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_a_mask_of_another_precision_is_added_as_it_is(backend: str, dtype: torch.dtype) -> None:
+    """torch's own function reads float32 as float64, and refuses the others."""
+    given = states()
+    graph_filter, mask = built(VARIANT_CASES["laplacian"], HEADS).double(), masks()["bias"]
+    graph_filter.backend, mask = backend, mask.to(dtype).requires_grad_()
+    found = []
+    for each in (mask, mask.double()):
+        out = ga.attention(*given, graph_filter, mask=each)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [*given, mask])])
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_dropout_keeps_the_mean() -> None:
     query, key, value = states()
     graph_filter = ga.LaplacianConfig().build(HEADS)

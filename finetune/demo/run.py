@@ -1,9 +1,9 @@
 """The main job on a small scale, with no network: `make demo`.
 
 Fine-tunes the shipped checkpoints and prints one table: a BERT on sentences, plainly and with every
-registered graph filter; then a GPT-2 on text and a T5 on code briefly, and from nothing a ViT on
-images, plainly and with GFSA. All runs of a script have the recipe beside this file; only the
-filter's flags differ.
+registered graph filter; then a GPT-2 on text, a T5 on code and a wav2vec 2.0 on Morse code briefly,
+and from nothing a ViT on images, plainly and with GFSA. All runs of a script have the recipe beside
+this file; only the filter's flags differ.
 
 The first run is started with `accelerate launch`, as you would start yours. The others call the
 same script's `main` in worker processes, one for each core, with one thread each. So torch is
@@ -36,7 +36,7 @@ from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = ("glue", "lm", "code_classification", "image_classification")
+FAMILIES = ("glue", "lm", "code_classification", "image_classification", "speech_recognition")
 BRIEFLY = (NO_VARIANT, "gfsa")  # what is shown of the families after the first
 MOST_WORKERS = 4  # each takes a gigabyte of memory
 

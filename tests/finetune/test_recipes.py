@@ -10,7 +10,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
 import hf_graphattn as ga
-from finetune import code_classification, glue, image_classification, lm
+from finetune import code_classification, glue, image_classification, lm, speech_recognition
 
 ROOT = Path(glue.__file__).parent
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
@@ -20,6 +20,7 @@ SCRIPTS = {
     "ptb-|wikitext|shakespeare-": lm,
     "devign-|clone-": code_classification,
     "imagenet": image_classification,
+    "librispeech": speech_recognition,
 }
 RECIPE = """
 model_name_or_path: m

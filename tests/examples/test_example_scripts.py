@@ -1,4 +1,4 @@
-"""Every script of examples/ runs, that of timm where timm is installed; what two of them compute."""
+"""Every script of examples/ runs (that of timm where it is installed), and what two compute."""
 
 from __future__ import annotations
 

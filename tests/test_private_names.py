@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, BertConfig, PreTrainedModel
+from transformers import AutoModel, BertConfig, ParakeetForCTC, PreTrainedModel, Wav2Vec2ForCTC
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hf_graphattn", "finetune", "tasks", "tools")
@@ -50,6 +50,18 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
     "_keys_to_ignore_on_load_unexpected": (
         lambda: PreTrainedModel,
         "The patterns of keys that loading does not report. Look where it reports unexpected keys.",
+    ),
+    "_get_feat_extract_output_lengths": (
+        lambda: Wav2Vec2ForCTC,
+        "How many frames a model that hears makes of so many samples. Look into its CTC loss.",
+    ),
+    "_get_subsampling_output_length": (
+        lambda: ParakeetForCTC,
+        "The same of models that read features. Look into its CTC loss.",
+    ),
+    "_get_feature_vector_attention_mask": (
+        lambda: Wav2Vec2ForCTC,
+        "A mask of frames from one of samples. Look where Wav2Vec2Model.forward makes it.",
     ),
     "_modules": (torch.nn.Module, "The children of a module by name. Look into named_children."),
     "_forward_hooks": (torch.nn.Module, HOOKS),
@@ -100,6 +112,7 @@ def test_every_private_name_that_is_read_is_in_the_table() -> None:
     own = {name for tree in trees for name in _defined(tree)}
     read = {name for tree in trees for name in _read(tree)}
     by_string = {"_attn_implementation_internal", "_name_or_path", "_qkv_same_embed_dim"}
+    by_string |= {name for name in PRIVATE if name.startswith("_get_")}
     overridden = {"_reset_parameters"}
     assert read - own == PRIVATE.keys() - by_string - overridden
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -24,11 +24,25 @@ def tensors(batch: object, device: torch.device) -> dict[str, Tensor]:
     return {name: value.to(device) for name, value in given.items()}
 
 
-def real_tokens(batch: Mapping[str, Tensor], part: str, shape: tuple[int, int]) -> Tensor:
-    """True at the real tokens of a stack of layers, (B, N). `shape` is the (B, N) of its layers."""
+def real_tokens(
+    batch: Mapping[str, Tensor],
+    part: str,
+    shape: tuple[int, int],
+    of_frames: Callable[[int, Tensor], Tensor] | None,
+) -> Tensor:
+    """True at the real tokens of a stack of layers, (B, N).
+
+    Args:
+        batch: what the model reads.
+        part: which stack it is.
+        shape: the (B, N) of its layers.
+        of_frames: of a model that hears, makes the mask of its N frames from that of its inputs.
+    """
     speech = part != "decoder" and "input_features" in batch
     name = "decoder_attention_mask" if part == "decoder" else "attention_mask"
-    mask = None if speech else batch.get(name)
+    mask = None if speech and of_frames is None else batch.get(name)
+    if mask is not None and of_frames is not None and part != "decoder":
+        mask = of_frames(shape[1], mask)
     if mask is None:
         return _decoder_tokens(batch, shape) if part == "decoder" else _all(shape)
     if mask.shape != shape:

@@ -65,7 +65,8 @@ def diagnose(
             `attention_mask` is 0, and decoder tokens whose `decoder_attention_mask` is 0 or,
             without that mask, whose `labels` are -100. A decoder that reads `input_ids` shifted
             (sequence classification) has their mask. Without a mask all tokens count, as they do
-            in a speech encoder, which has no mask.
+            in Whisper's encoder, which has none; of other models that hear, a mask of samples or
+            features says which frames are tokens.
         max_sequences: how many sequences are read; the others are skipped.
         max_tokens: a longer sequence is refused, because of its cost.
         powers: the p of the p-Dirichlet energies.
@@ -277,7 +278,9 @@ class _Reader:
         """The real tokens of each sequence of this batch that is to be read."""
         if part not in self._kept:
             count = min(len(value), self.settings.max_sequences - self.sequences)
-            mask = real_tokens(self._batch, part, (value.shape[0], value.shape[2]))
+            of_frames = getattr(base_model(self.model), "_get_feature_vector_attention_mask", None)
+            shape = (value.shape[0], value.shape[2])
+            mask = real_tokens(self._batch, part, shape, of_frames)
             kept = [row.nonzero()[:, 0] for row in mask[:count].cpu()]
             longest = max(map(len, kept), default=0)
             if longest > self.settings.max_tokens:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_speech
 import torch
 from diagnosing import QUICK, assert_same, assert_unchanged, state, whole
 from tiny import LAYERS, build
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Wav2Vec2ForCTC
 
 import hf_graphattn as ga
 from hf_graphattn.backends import AttentionInputs
@@ -56,6 +57,20 @@ def test_a_decoder_that_reads_the_encoder_s_text(architecture: str, labels: Any)
     short = {"input_ids": ids[:1, :5], "attention_mask": mask[:1, :5]}
     one = diagnose(model, {name: tensor[:1] for name, tensor in batch.items()}, **QUICK)
     assert_same(one, diagnose(model, short, **QUICK), 1e-5)
+
+
+def test_the_frames_of_padded_sound_are_left_out() -> None:
+    """The mask is one of samples, of which the convolutions make fewer frames."""
+    torch.manual_seed(0)
+    known = {"vocab_size": 9, "pad_token_id": 0}
+    model = ga.patch_model(Wav2Vec2ForCTC(tiny_speech.config(**known)), ga.GFSAConfig(w_K=0.3))
+    sound, mask = torch.randn(2, 200), torch.ones(2, 200, dtype=torch.long)
+    mask[1, 100:], sound[1, 100:] = 0, 0.0
+    found = diagnose(model, {"input_values": sound, "attention_mask": mask}, **QUICK)
+    alone = [{"input_values": sound[:1]}, {"input_values": sound[1:, :100]}]
+    # Of 200 samples 8 apart 23 frames, of 100 samples 11.
+    assert [part.tokens for part in found.parts] == [23 + 11]
+    assert_same(found, diagnose(model, alone, **QUICK), 1e-4)
 
 
 def test_padding_in_front_of_a_decoder_without_a_mask_is_refused() -> None:

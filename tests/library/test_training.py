@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny_speech
 import torch
 from tiny import MODELS, ROWS, VOCABULARY, inputs
 from torch import Tensor
@@ -15,6 +16,7 @@ from transformers import (
     PreTrainedModel,
     Trainer,
     TrainingArguments,
+    Wav2Vec2ForCTC,
     set_seed,
 )
 
@@ -169,3 +171,13 @@ def test_heads_of_models_that_are_their_own_base_are_trained(architecture: str, 
     trained = {n.split(".")[0] for n, p in model.named_parameters() if p.requires_grad}
     assert trained & {"classifier", "projector", "qa_outputs"}
     assert not trained & {"shared", "lm_head"}
+
+
+def test_the_head_of_a_model_without_input_embeddings_is_trained() -> None:
+    """transformers has none to give of a model that reads samples, and says so by an error."""
+    known = {"vocab_size": 9, "pad_token_id": 0}
+    model = Wav2Vec2ForCTC(tiny_speech.config(**known))
+    model = ga.freeze_base(ga.patch_model(model, LEARNED))
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert {"lm_head.weight", "lm_head.bias"} < trained
+    assert all(".graph_filter." in name or name.startswith("lm_head.") for name in trained), trained

@@ -98,9 +98,16 @@ def _only(known: list[str], argument: str, what: str, features: Mapping[str, Any
 
 def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
     """The rows; where a share is asked for, the validation split is drawn from the training's."""
+    name = task.validation_splits[0].name
+    if share is None and name not in rows and task.train_split in rows:
+        raise refusal(
+            "train_val_split",
+            None,
+            f"a share, since the data have no split {name!r}; they have {listed(rows)}",
+            "Give --train_val_split 0.1, or the folder or file to evaluate on.",
+        )
     if share is None or task.train_split not in rows:
         return rows
-    name = task.validation_splits[0].name
     if name in rows:
         allowed = f"None with data that has {name}"
         raise refusal("train_val_split", share, allowed, "Drop the flag.")

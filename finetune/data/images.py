@@ -184,10 +184,12 @@ def _looked_at(value: Mapping[str, Any] | None) -> tuple[bytes, str | Exception]
 
 def _refused(split: str, rows: Dataset, index: int, value: Any, found: str | Exception) -> Refused:
     path = (value or {}).get("path")
-    where = local.place(split, rows, index)
-    what = f"the image {path}" if path and Path(path).exists() else f"In {where}, the image {path}"
+    what = f"the image {path}" if path else "the image"
+    if not (path and Path(path).exists()):
+        what = f"In {local.place(split, rows, index)}, {what}"
     if isinstance(found, str):
         remedy = "Convert it: Pillow would cut its values off at 255."
         return refusal(what, Words(f"of mode {found}"), "images of 8 bits a pixel", remedy)
-    remedy = f"Write it again, or drop it. Reading it said: {reason(found)}"
+    why = reason(found).partition(" <_io")[0]  # and the address of what was read
+    remedy = f"Write it again, or drop it. Reading it said: {why}"
     return refusal(what, Words("unreadable"), "an image that Pillow can read", remedy)

@@ -96,7 +96,7 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
         raise refusal(
             "model_type",
             arguments.model_type,
-            f"a type that transformers has: gpt2 ... ({len(CONFIG_MAPPING)} of them)",
+            f"a type that transformers has: gpt2 ... ({len(CONFIG_MAPPING.keys())} of them)",
             "Choose one, or give config_name.",
         )
     if getattr(config, "graph_attn", None) is not None:

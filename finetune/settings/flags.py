@@ -9,7 +9,7 @@ from typing import Any
 from finetune.errors import refusal
 
 PATH = "PATH"  # how the word that --help has for a value ends where it may name a file or folder
-ID_OR_PATH = f"ID_OR_{PATH}"
+ID_OR_PATH, FOLDER_PATH = f"ID_OR_{PATH}", f"FOLDER_{PATH}"
 
 
 def flag(help: str, default: Any = None, *, free: bool = False, path: str | None = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from finetune.errors import refusal
-from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
+from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.groups import SourceArguments, StartArguments
 
 MOST_STRENGTH = 30  # of torchvision's RandAugment, whose strengths are 0 to 30
@@ -56,9 +56,9 @@ class ImageDataArguments(AugmentationArguments):
 
     train_file: str | None = flag("Own parquet file to train on.", path=PATH)
     train_dir: str | None = flag(
-        "Own folder to train on, with a folder of images for each class.", path=PATH
+        "Own folder to train on, with a folder of images for each class.", path=FOLDER_PATH
     )
-    validation_dir: str | None = flag("Own folder to evaluate on, as train_dir.", path=PATH)
+    validation_dir: str | None = flag("Own folder to evaluate on, as train_dir.", path=FOLDER_PATH)
     train_val_split: float | None = flag(
         "Where there is no validation split: this share of the training rows of each class, the "
         "same for every seed."

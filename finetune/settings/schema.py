@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import hf_graphattn as ga
 from finetune.errors import refusal
 from finetune.settings import recipes, variants
-from finetune.settings.flags import ID_OR_PATH, PATH
+from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH
 from finetune.settings.groups import FILTER_RATE, FilterArguments, ModelSource, SourceArguments
 from finetune.settings.parser import Parser
 from finetune.settings.training import TrainArguments, check_schedule
@@ -152,14 +152,18 @@ def _plain_number(word: str) -> str:
 
 def _check_paths(settings: Settings[Any, Any]) -> None:
     """Raise ``Refused`` for a flag that can only mean a file or folder, where there is none."""
-    allowed = {PATH: "an existing file", ID_OR_PATH: "a hub id, or an existing folder"}
+    allowed = {
+        PATH: "an existing file",
+        FOLDER_PATH: "an existing folder",
+        ID_OR_PATH: "a hub id, or an existing folder",
+    }
     values = settings.flat()
     for each in settings._fields():
         kind, value = each.metadata.get("metavar"), values[each.name]
         if value is None or kind not in allowed or Path(value).exists():
             continue
         is_no_id = value.startswith((".", "~")) or value.count("/") > 1
-        if kind == PATH or is_no_id or Path(value).is_absolute():
+        if kind != ID_OR_PATH or is_no_id or Path(value).is_absolute():
             raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
 
 

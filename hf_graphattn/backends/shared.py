@@ -14,7 +14,7 @@ from .base import AttentionInputs
 from .sdpa import SdpaAttention
 
 SHORTEST = 129  # of fewer rows there is one block, and a kept A is faster
-LONGEST = 2048  # without causality a block has all rows of a head: 16 MB of float32 at most
+MOST_ELEMENTS = 2**24  # 64 MB of float32: without causality a block has all rows, a head a thread
 
 
 class SharedAttention(SdpaAttention):
@@ -33,4 +33,5 @@ class SharedAttention(SdpaAttention):
         half = torch.is_autocast_enabled(query.device.type)
         precise = query.dtype in (torch.float32, torch.float64) and not half
         square = length == inputs.key.shape[-2]  # not the new tokens of a cache that holds others
-        return precise and square and length >= SHORTEST and (inputs.causal or length <= LONGEST)
+        fits = inputs.causal or length**2 * torch.get_num_threads() <= MOST_ELEMENTS
+        return precise and square and length >= SHORTEST and fits

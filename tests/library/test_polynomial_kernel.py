@@ -148,8 +148,13 @@ def auto(config: ga.VariantConfig, query: Tensor, key: Tensor, causal: bool, dro
     ],
 )
 def test_the_automatic_choice(
-    config: ga.VariantConfig, length: int, causal: bool, expected: str
+    config: ga.VariantConfig,
+    length: int,
+    causal: bool,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     query = torch.empty(1, 2, length, 4)
     assert auto(config, query, query, causal, 0.0) == expected
     assert auto(config, query, query, causal, 0.1) == "eager"

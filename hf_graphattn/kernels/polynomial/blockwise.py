@@ -34,7 +34,7 @@ from hf_graphattn.kernels.parts import Part, part_of, parts, row_blocks
 from .naive import naive
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
-BLOCK_ELEMENTS = 2**20  # of a block's matrix, 4 MB in float32, unless it is one head's
+BLOCK_ELEMENTS = 2**20  # of a block's matrices, 4 MB in float32 a thread, or one head a thread
 
 
 def blockwise(
@@ -54,12 +54,13 @@ def blockwise(
     batch, heads, length, width = query.shape
     rows = max(1, min(block_rows, length) if inputs.causal else length)
     blocks = row_blocks(length, rows)
-    at_once = parts(batch, heads, block_elements // max(1, rows * length))
+    # Heads for every thread: products of fewer, transposed, are many times slower.
+    at_once = max(1, block_elements // max(1, rows * length)) * torch.get_num_threads()
     elements = sum((block.stop - block.start) * block.stop for block in blocks)
     learns = torch.is_grad_enabled()
     keep = learns and elements <= kept_states * length * width
     whole = learns or store is not None
-    plan = _Plan(inputs.causal, inputs.scaling, whole, keep, at_once, blocks)
+    plan = _Plan(inputs.causal, inputs.scaling, whole, keep, parts(batch, heads, at_once), blocks)
     scalars = (torch.as_tensor(c, dtype=precise, device=query.device) for c in coefficients)
     of_heads = [c.view(1, -1, 1, 1) for c in scalars]
     if learns:

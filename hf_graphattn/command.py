@@ -25,7 +25,8 @@ REPORT = """What a patched model has: a row for each self-attention module, with
 scalars and the backend that computes it here."""
 CARD = "The model card of a patched model, as push_to_hub writes it."
 DIAGNOSE = """Look inside one or several models: what attention and graph filters do to the
-tokens of a text. Writes one HTML page with every figure in it, the models side by side."""
+tokens of a text, or to the patches of images. Writes one HTML page with every figure in it, the
+models side by side."""
 PATCHED = "a patched model's folder, or its hub id"
 
 
@@ -80,18 +81,22 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
 
     add(
         "--model",
-        "a saved model's folder with its tokenizer, patched or plain, or a hub id; repeat it to "
-        "compare models",
+        "a saved model's folder with its tokenizer or image processor, patched or plain, or a hub "
+        "id; repeat it to compare models",
         action="append",
         required=True,
         metavar="PATH",
     )
-    add("--text", "UTF-8 text, one sequence in each line", required=True, metavar="FILE")
+    sources = parser.add_mutually_exclusive_group(required=True)
+    text = "UTF-8 text, one sequence in each line"
+    sources.add_argument("--text", help=text, metavar="FILE")
+    folder = "images in a folder and its folders, evenly over their names; each is a sequence"
+    sources.add_argument("--images", help=folder, metavar="FOLDER")
     whole = "take the file as one text, cut into sequences of --max_length"
     add("--whole_text", whole, action="store_true")
     add(
         "--max_length",
-        "tokens of a sequence; the cost is cubic",
+        "tokens of a text's sequence; the cost is cubic",
         type=positive_integer,
         default=128,
     )

@@ -1,4 +1,4 @@
-"""`graphattn diagnose`: models and a text in, one HTML page out."""
+"""`graphattn diagnose`: models and a text, or images, in; one HTML page out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from hf_graphattn.errors import refusal
 
+from . import images
 from .collect import diagnose
 from .diagnosis import Diagnosis
 from .extras import optional
@@ -29,7 +30,8 @@ def run(options: argparse.Namespace) -> None:
     """
     optional("matplotlib")  # if it is missing, say so before minutes of measuring
     names = _names(options.model)
-    texts = _texts(options.text, whole=options.whole_text)
+    texts = _texts(options.text, whole=options.whole_text) if options.text else []
+    files = images.image_files(options.images, options.max_sequences) if options.images else []
     for path in filter(None, (options.output, options.json)):
         _check_folder(path)
     asked = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,16 +43,19 @@ def run(options: argparse.Namespace) -> None:
     read: dict[str, TokenIds] = {}
     for name, path in names.items():
         print(f"loading {name} from {path}", file=sys.stderr)
-        model, tokenizer = load_model(path), load_tokenizer(path)
-        length = _max_length(options.max_length, model, tokenizer)
-        read[name] = token_ids(tokenizer, texts, length, options.max_sequences)
+        model = load_model(path)
+        if files:
+            processor, length = images.load_processor(path), sys.maxsize  # no image is cut
+            data = images.batches(model, processor, files, options.batch_size)
+        else:
+            tokenizer = load_tokenizer(path)
+            length = _max_length(options.max_length, model, tokenizer)
+            read[name] = token_ids(tokenizer, texts, length, options.max_sequences)
+            data = batches(model, tokenizer, read[name], options.batch_size)
         diagnoses[name] = diagnose(
-            model.to(device),
-            batches(model, tokenizer, read[name], options.batch_size),
-            max_sequences=options.max_sequences,
-            max_tokens=length,
+            model.to(device), data, max_sequences=options.max_sequences, max_tokens=length
         )
-    notes = _notes(read)
+    notes = _notes(read) if read else []
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     save_html(diagnoses, options.output, notes)

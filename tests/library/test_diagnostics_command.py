@@ -7,9 +7,17 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import warm
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from PIL import Image
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    ViTConfig,
+    ViTImageProcessorPil,
+)
 
 import hf_graphattn as ga
 
@@ -18,6 +26,7 @@ from pages import Reader, assert_pictures
 
 from hf_graphattn.command import main
 from hf_graphattn.diagnostics.command import _names, load_model, load_tokenizer, token_ids
+from hf_graphattn.diagnostics.images import image_files
 from hf_graphattn.diagnostics.plots import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +70,40 @@ def test_the_command_compares_models(patched: Path, text_file: Path, tmp_path: P
     first = [part["by_depth"]["cosine"]["mean"] for part in parts]
     assert first[0][0] == first[1][0]  # the embeddings are the same
     assert first[0][1] != first[1][1]
+
+
+def test_the_command_reads_images(tmp_path: Path) -> None:
+    """Patches and the class token are the tokens; the images are of the whole folder."""
+    size = {"image_size": 8, "patch_size": 4, "num_channels": 1, "hidden_size": 16}
+    config = ViTConfig(**size, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
+    plain = AutoModelForImageClassification.from_config(config)
+    plain.save_pretrained(tmp_path / "plain")
+    filtered = ga.patch_model(plain, ga.GFSAConfig(order=3, w_K=0.4))
+    filtered.save_pretrained(tmp_path / "gfsa")
+    sides = {"height": 8, "width": 8}
+    processor = ViTImageProcessorPil(size=sides, image_mean=[0.5], image_std=[0.5])
+    numbers = np.random.default_rng(0)
+    for i in range(7):
+        folder = tmp_path / "images" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = numbers.integers(0, 256, (8 + i, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    arguments = ["--images", tmp_path / "images", "--max_sequences", 4, "--batch_size", 3]
+    arguments += ["--output", tmp_path / "page.html", "--json", tmp_path / "numbers.json"]
+    for name in ("plain", "gfsa"):
+        processor.save_pretrained(tmp_path / name)
+        arguments += ["--model", tmp_path / name]
+    main(["diagnose", *map(str, arguments)])
+    assert_pictures((tmp_path / "page.html").read_text(encoding="utf-8"), len(FIGURES))
+    read = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))
+    for name in ("plain", "gfsa"):
+        (part,) = read[name]["parts"]
+        assert (part["sequences"], part["tokens"], part["variants"][0]) == (4, 4 * 5, name)
+    files = image_files(str(tmp_path / "images"), 4)
+    assert [file.name for file in files] == ["0.png", "4.png", "1.png", "5.png"]
+    (tmp_path / "images" / "a" / "0.png").write_text("no image")
+    with pytest.raises(SystemExit):
+        main(["diagnose", *map(str, arguments)])
 
 
 def test_the_command_takes_decoders_and_says_that_tokenizers_differ(

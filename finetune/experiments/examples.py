@@ -8,6 +8,7 @@ whether these two trained models differ on rows like these; it says nothing of o
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,7 +26,7 @@ from finetune.experiments.gather import NONE
 from finetune.experiments.statistics import LEVEL
 from finetune.experiments.tables import Table
 from tasks import Metric
-from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, ROWS, SPEARMANR
+from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, ROWS, SPEARMANR, WER
 
 # scikit-learn takes 2 ms for a metric of 1,000 examples, and each draw asks for it twice: so many
 # draws of accuracy, F1 and Matthews' correlation take some ten seconds.
@@ -35,7 +36,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Examples:
-    """A run's evaluation: its predictions and the labels, both (examples,)."""
+    """A run's evaluation: its predictions and the labels, or texts, both (examples,)."""
 
     predictions: np.ndarray
     labels: np.ndarray
@@ -69,7 +70,8 @@ def compare(first: Path, second: Path) -> list[Test]:
     tests = []
     for name in known or [EVALUATED.format("")]:
         suffix = name.removeprefix(EVALUATED.partition("{")[0]).removesuffix(".tsv")
-        a, b = (read(folder / name) for folder in (first, second))
+        metrics = measured(first, suffix)
+        a, b = (read(folder / name, texts=WER in metrics) for folder in (first, second))
         if len(a.labels) != len(b.labels) or (a.labels != b.labels).any():
             raise refusal(
                 "examples",
@@ -77,8 +79,8 @@ def compare(first: Path, second: Path) -> list[Test]:
                 "two runs evaluated on the same rows in the same order",
                 "Evaluate both alike: --do_eval_only writes the predictions of a saved model.",
             )
-        metrics = measured(first, suffix) or fitting(a.labels)
-        tests += [replace(test, metric=test.metric + suffix) for test in tests_of(a, b, metrics)]
+        found = tests_of(a, b, metrics or fitting(a.labels))
+        tests += [replace(test, metric=test.metric + suffix) for test in found]
     return tests
 
 
@@ -109,8 +111,8 @@ def tests_of(a: Examples, b: Examples, metrics: Sequence[Metric]) -> list[Test]:
     return others if a.labels.dtype.kind == "f" else [mcnemar(a, b), *others]
 
 
-def read(path: Path) -> Examples:
-    """What a run predicted of a validation split, with the labels."""
+def read(path: Path, *, texts: bool = False) -> Examples:
+    """What a run predicted of a validation split, with the labels, which may be texts."""
     if not path.is_file():
         raise refusal(
             "examples",
@@ -119,15 +121,18 @@ def read(path: Path) -> Examples:
             "Runs of tasks with labels write it; for a saved model, run its script again with "
             "--do_eval_only --model_name_or_path FOLDER.",
         )
-    columns = pd.read_csv(path, sep="\t", usecols=["prediction", "label"])
-    if not len(columns) or not np.isfinite(columns.to_numpy(dtype=float)).all():
+    verbatim: Any = {"dtype": str, "keep_default_na": False} if texts else {}
+    names = ["prediction", "label"]
+    columns = pd.read_csv(path, sep="\t", usecols=names, quoting=csv.QUOTE_NONE, **verbatim)
+    if not len(columns) or not (texts or np.isfinite(columns.to_numpy(dtype=float)).all()):
         raise refusal(
             f"what is in {path}",
             "a prediction that is not finite" if len(columns) else "no rows",
             "an evaluation's rows, of finite numbers",
             "Evaluate again; a run that diverged has nothing to compare.",
         )
-    return Examples(columns["prediction"].to_numpy(), columns["label"].to_numpy())
+    kind = str if texts else None  # else strings would be objects, which nothing can permute
+    return Examples(*(columns[name].to_numpy(dtype=kind) for name in names))
 
 
 def mcnemar(a: Examples, b: Examples) -> Test:

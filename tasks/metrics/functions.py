@@ -108,9 +108,10 @@ def _of_texts(rate: Callable[..., float], predictions: np.ndarray, references: n
 
 
 def check(predictions: np.ndarray, references: np.ndarray) -> None:
-    """Raise ``ValueError`` unless there is one finite prediction for each reference."""
+    """Raise ``ValueError`` unless there is one prediction for each reference, finite or a text."""
     _check_shapes(predictions, references)
-    if not np.all(np.isfinite(predictions)):
+    is_text = np.asarray(predictions).dtype.kind in "UO"
+    if not is_text and not np.all(np.isfinite(predictions)):
         raise ValueError(
             "predictions hold NaN or infinite values; allowed: finite ones. The model diverged: "
             "lower the learning rate."

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.predictions import EVALUATED, write_evaluated
 from finetune.engine.results import RESULTS
 from finetune.experiments import examples
 from finetune.experiments.examples import Examples
+from tasks import Split
 from tasks.metrics import F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR
 
 
@@ -130,3 +132,25 @@ def test_predictions_that_cannot_be_compared_are_refused(
     (tmp_path / EVALUATED.format("")).write_text(text)
     with pytest.raises(ValueError, match=message):
         examples.compare(tmp_path, tmp_path)
+
+
+def test_texts_are_compared_by_their_error_rates(tmp_path: Path) -> None:
+    """Also those that a table would read as numbers, quotes or missing values."""
+    labels = np.array(["12", "nan", 'a "b', "c d"] * 5)
+    first, second = np.where(np.arange(20) % 3, labels, ""), labels.copy()
+    second[0] = "12 3"
+    for name, predictions in (("first", first), ("second", second)):
+        (tmp_path / name).mkdir()
+        write_evaluated(Split("validation"), predictions, labels, tmp_path / name)
+        found = {"eval_wer": 0.5, "eval_cer": 0.5, "settings": {}}
+        (tmp_path / name / RESULTS).write_text(json.dumps(found))
+    tests = {
+        test.metric: test for test in examples.compare(tmp_path / "first", tmp_path / "second")
+    }
+    assert set(tests) == {"accuracy", "wer", "cer"}
+    missed = int((first == "").sum())
+    assert (tests["accuracy"].only_first, tests["accuracy"].only_second) == (0, missed - 1)
+    words = [jiwer.wer(labels.tolist(), run.tolist()) for run in (first, second)]
+    assert [tests["wer"].first, tests["wer"].second] == pytest.approx(words)
+    assert tests["wer"].difference < 0
+    assert tests["wer"].p < 0.05

@@ -20,7 +20,7 @@ SCRIPTS = {
     "ptb-|wikitext|shakespeare-": lm,
     "devign-|clone-": code_classification,
     "imagenet": image_classification,
-    "librispeech": speech_recognition,
+    "librispeech|morse-": speech_recognition,
 }
 RECIPE = """
 model_name_or_path: m

@@ -191,6 +191,7 @@ class _Reader:
         self.sequences = 0
         self._kept: dict[str, list[Tensor]] = {}  # of this batch: part -> each row's real tokens
         self._calls: dict[str, int] = {}  # of this batch: part -> how many layers have run
+        self._shapes: dict[str, tuple[int, int]] = {}  # of this batch: part -> (B, N)
         self._batch: Mapping[str, Tensor] = {}
         modules = self_attention_modules(model)
         paths = {part for attention in modules for part in attention.name.split(".")}
@@ -207,7 +208,7 @@ class _Reader:
         """Run one batch and measure it."""
         device = next(self.model.parameters()).device
         self._batch = tensors(batch, device)
-        self._kept, self._calls = {}, {}
+        self._kept, self._calls, self._shapes = {}, {}, {}
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             out = self._run()
         rows = 0
@@ -276,10 +277,13 @@ class _Reader:
 
     def _rows(self, part: str, value: Tensor) -> list[Tensor]:
         """The real tokens of each sequence of this batch that is to be read."""
+        shape = (value.shape[0], value.shape[2])
+        sequences = max(len(entry) for entry in self._batch.values() if entry.ndim)
+        if self._shapes.setdefault(part, shape) != shape or shape[0] > sequences:
+            raise refusal("model", type(self.model).__name__, "one that attends over no windows")
         if part not in self._kept:
             count = min(len(value), self.settings.max_sequences - self.sequences)
             of_frames = getattr(base_model(self.model), "_get_feature_vector_attention_mask", None)
-            shape = (value.shape[0], value.shape[2])
             mask = real_tokens(self._batch, part, shape, of_frames)
             kept = [row.nonzero()[:, 0] for row in mask[:count].cpu()]
             longest = max(map(len, kept), default=0)

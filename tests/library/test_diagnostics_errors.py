@@ -8,6 +8,7 @@ import pytest
 import torch
 from diagnosing import QUICK, assert_unchanged, state, whole
 from tiny import build
+from transformers import SwinConfig, SwinModel
 
 import hf_graphattn as ga
 from hf_graphattn.diagnostics import diagnose
@@ -67,3 +68,11 @@ def test_a_decoder_must_be_given_something_to_read() -> None:
     batch = {"input_ids": torch.ones(1, 4, dtype=torch.long)}
     with pytest.raises(ga.GraphAttentionError, match="decoder_input_ids or labels"):
         diagnose(model, batch)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_windows_of_a_sequence_are_no_sequences(stages: int) -> None:
+    sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "window_size": 4}
+    swin = SwinModel(SwinConfig(**sizes, depths=[1] * stages, num_heads=[2] * stages))
+    with pytest.raises(ga.GraphAttentionError, match=r"SwinModel'; allowed: one .* no windows"):
+        diagnose(swin, {"pixel_values": torch.randn(2, 3, 16, 16)})

@@ -26,7 +26,11 @@ from hf_graphattn.parallel import whole
 from tasks import Task
 
 logger = get_logger(__name__)
-CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
+CLASSIFIERS = (
+    "ForSequenceClassification",
+    "ForImageClassification",
+    "ForImageClassificationWithTeacher",
+)
 
 
 def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:

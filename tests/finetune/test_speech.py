@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 import soundfile
 import tiny_speech
 import torch
+import warm
+from hub_server import HubServer
 from torch.nn import functional
-from transformers import AutoModelForCTC, AutoProcessor
+from transformers import AutoModelForCTC, AutoProcessor, pipeline
 
 import hf_graphattn as ga
 from finetune import speech_recognition
@@ -191,3 +194,37 @@ def test_batches_are_of_like_lengths_and_durations_as_asked(tmp_path: Path) -> N
     log = (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()
     # Of the four training rows, of 150 to 240 samples, the first is too short; the longest leads.
     assert json.loads(log[0])["tokens"] - 240 in (180, 210)
+
+
+def test_a_patched_model_is_pushed_as_one_that_hears(tmp_path: Path) -> None:
+    """transformers' own pipeline writes with what is in the repository what the run wrote."""
+    tiny_speech.save_folder(tmp_path / "sounds")
+    flags = (*untrained(tmp_path), *GFSA, "--dataset_name", str(tmp_path / "sounds"))
+    output = ("--output_dir", str(tmp_path / "out"), "--validation_split_percentage", "34")
+    push = ("--max_train_steps", "1", "--push_to_hub", "--hub_model_id", "user/speech")
+    with HubServer() as hub:
+        done = subprocess.run(
+            [warm.python("finetune"), "finetune/speech_recognition.py", *flags, *output, *push],
+            cwd=Path(speech_recognition.__file__).parents[1],
+            env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        files = hub.files("user/speech")
+    card = files["README.md"].decode()
+    assert "pipeline_tag: automatic-speech-recognition" in card
+    assert "type: wer" in card
+    (tmp_path / "pulled").mkdir()
+    for name, content in files.items():
+        (tmp_path / "pulled" / name).write_bytes(content)
+    processor = AutoProcessor.from_pretrained(tmp_path / "pulled")
+    hears = pipeline(
+        "automatic-speech-recognition",
+        model=ga.from_pretrained(tmp_path / "pulled"),
+        tokenizer=processor.tokenizer,
+        feature_extractor=processor.feature_extractor,
+    )
+    sounds = [soundfile.read(tmp_path / "sounds" / f"{i}.wav")[0] for i in (4, 5)]
+    lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()[1:]
+    assert [hears(sound)["text"] for sound in sounds] == [line.split("\t")[1] for line in lines]

@@ -35,7 +35,8 @@ TABLE = (
     "attention.py --lengths 512 1024 --forms plat --memory --budget 12",
     "attention.py --lengths 4096 --forms plat --memory --budget 12",
     "decode.py --context 128 768 --default_allocator --rounds 30",
-    "step.py --cases gpt2 gpt2-dropout --forms gfsa --budget 40",
+    "step.py --cases gpt2 --forms gfsa --budget 40",
+    "step.py --cases gpt2-dropout --forms gfsa --budget 40",
     "inference.py --cases bert gpt2-prefill vit --forms gfsa --budget 20",
 )
 

@@ -47,6 +47,17 @@ def _split(name: str, folder: Path) -> Dataset:
             "a folder that datasets reads as its imagefolder",
             f"Reading said: {reason(error)}",
         ) from None
+    # The folder that an image lies in is its class to `datasets`, however deep.
+    label = rows.features.get("label")
+    others = set(getattr(label, "names", ())) - {path.name for path in classes}
+    if others:
+        raise refusal(
+            argument,
+            str(folder),
+            "a folder with a folder of images for each class, and no folders in these; images lie "
+            f"in {listed(sorted(others))} too",
+            "Move them.",
+        )
     rows.info.download_checksums = {
         str(folder.resolve()): {"num_bytes": sum(map(_size, folder.rglob("*"))), "checksum": None}
     }

@@ -76,6 +76,16 @@ BAD_FOLDERS: dict[str, tuple[Change, str]] = {
         lambda folder: [shutil.rmtree(folder / "train"), (folder / "train").mkdir()],
         "train_dir is '/train'; allowed: a folder with a folder of images for each class; it has",
     ),
+    "stray image": (
+        lambda folder: shutil.copy(folder / "train" / "cat" / "0.png", folder / "train"),
+        "train_dir is '/train'; allowed: a folder with a folder of images for each class, and no "
+        "folders in these; images lie in train too. Move them.",
+    ),
+    "deep image": (
+        lambda folder: shutil.copytree(folder / "train" / "cat", folder / "train" / "dog" / "new"),
+        "train_dir is '/train'; allowed: a folder with a folder of images for each class, and no "
+        "folders in these; images lie in new too. Move them.",
+    ),
     "no folder": (
         lambda folder: shutil.rmtree(folder / "train"),
         "train_dir is '/train'; allowed: an existing folder. It does not exist",

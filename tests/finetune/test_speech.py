@@ -17,7 +17,7 @@ import torch
 import warm
 from hub_server import HubServer
 from torch.nn import functional
-from transformers import AutoModelForCTC, AutoProcessor, pipeline
+from transformers import CONFIG_MAPPING, AutoModelForCTC, AutoProcessor, pipeline
 
 import hf_graphattn as ga
 from finetune import speech_recognition
@@ -228,3 +228,19 @@ def test_a_patched_model_is_pushed_as_one_that_hears(tmp_path: Path) -> None:
     sounds = [soundfile.read(tmp_path / "sounds" / f"{i}.wav")[0] for i in (4, 5)]
     lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()[1:]
     assert [hears(sound)["text"] for sound in sounds] == [line.split("\t")[1] for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["hubert", "data2vec-audio", "unispeech", "wav2vec2-conformer"])
+def test_other_encoders_with_a_head_for_ctc(tmp_path: Path, kind: str) -> None:
+    own = {**tiny_speech.config().to_diff_dict(), "model_type": kind}
+    CONFIG_MAPPING[kind](**own).save_pretrained(tmp_path / "config")
+    tiny_speech.extractor().save_pretrained(tmp_path / "config")
+    # One at a time: the convolutions of some hear a little of the padding.
+    flags = ("--config_name", str(tmp_path / "config"), "--per_device_eval_batch_size", "1")
+    results = run(tmp_path, *flags, *GFSA)
+    assert results["filter_scalars"] == 2 * 2
+    model = ga.from_pretrained(tmp_path / "out", auto_class=AutoModelForCTC)
+    assert model.config.model_type == kind
+    written, nats = heard(model, tmp_path, tiny_speech.TEXTS[-2:])
+    assert results["eval_wer"] == jiwer.wer(list(tiny_speech.TEXTS[-2:]), written)
+    assert results["eval_loss"] == pytest.approx(np.mean(nats), rel=1e-4)

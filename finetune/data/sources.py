@@ -68,7 +68,8 @@ def with_metrics(task: Task, asked: Sequence[str] | None) -> Task:
     if not asked:
         return task
     known = {metric.name for metric in task.metrics}
-    sample = (0.0, 1.0, 2.0, 3.0) if task.objective == "regress" else range(len(task.label_names))
+    samples: dict[str, Sequence[Any]] = {"regress": (0.0, 1.0, 2.0, 3.0), "ctc": ("a", "a b")}
+    sample = samples.get(task.objective, range(len(task.label_names)))
     loaded = metrics.load(asked, sample or (0, 1))
     added = [metric for metric in loaded if metric.name not in known]
     return replace(task, metrics=(*task.metrics, *added))

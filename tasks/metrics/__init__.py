@@ -96,8 +96,8 @@ def _value(text: str) -> Any:
 
 
 def _with(metric: Metric, options: Options, spec: str, sample: Sequence[Any]) -> Metric:
-    """Try our metric with these arguments, and return it with them."""
-    if metric.function is None or not options:
+    """Try our metric with these arguments, or on texts, and return it with them."""
+    if metric.function is None or not (options or isinstance(sample[0], str)):
         return metric
     function = partial(metric.function, **dict(options))
     try:

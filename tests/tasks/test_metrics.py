@@ -270,6 +270,14 @@ def test_measurements_and_files_without_a_metric_are_refused(tmp_path: Path) -> 
     refused(str(empty), r"a Python file with a subclass of evaluate\.Metric")
 
 
+def test_metrics_of_texts_are_those_that_can_score_them() -> None:
+    found = load(["accuracy", "cer"], sample=("a", "a b"))
+    assert scores(found, SAID, MEANT) == {"accuracy": 1 / 3, "cer": CER.function(SAID, MEANT)}
+    for spec in ("f1", "pearson"):
+        with pytest.raises(ValueError, match=rf"metric is '{spec}'; allowed: arguments that"):
+            load([spec], sample=("a", "a b"))
+
+
 def test_two_metrics_of_one_name_are_refused(tmp_path: Path) -> None:
     spec = own(tmp_path / "own.py", '{"f1": right}')
     with pytest.raises(ValueError, match="other names than f1, loss"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from accelerate.utils import tqdm
 from datasets import Dataset, DatasetDict
 from PIL.Image import Image
 from torch import Tensor
@@ -148,7 +150,8 @@ def checked(name: str, rows: Dataset, mode: str) -> str:
     total, modes = hashlib.sha256(), Counter[str]()
     start = 0
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for chunk in rows.iter(CHUNK):
+        chunks = math.ceil(len(rows) / CHUNK)
+        for chunk in tqdm(rows.iter(CHUNK), desc=f"Checking {name}", total=chunks, leave=False):
             looked = list(pool.map(_looked_at, chunk["image"]))
             for i, (digest, found) in enumerate(looked):
                 if isinstance(found, Exception) or found in DEEP:

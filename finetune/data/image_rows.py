@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import datasets
 from datasets import ClassLabel, Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
 
-from finetune.data import augmentation, columns, image_folders, labels, sources
+from finetune.data import augmentation, image_folders, labels, local, sources
 from finetune.data import rows as row_checks
 from finetune.data.wording import Words, listed, reason, refusal
 from finetune.settings.images import ImageDataArguments
@@ -31,11 +31,13 @@ def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, DatasetDic
         augmentation.transforms()  # before minutes of reading
     task, rows = _read(arguments)
     task = _with_columns(task, rows, arguments)
-    rows = _with_validation(task, rows, arguments.train_val_split)
-    row_checks.check_splits(task, rows, row_checks.needed_splits(task, predict))
+    row_checks.check_splits(task, rows, [task.train_split])
     task = _with_names(task, rows)
+    rows, places = _with_validation(task, rows, arguments.train_val_split)
     found = row_checks.checked(task, rows, arguments, predict)
-    return task, DatasetDict({n: _encoded(task, n, split) for n, split in found.items()})
+    return task, DatasetDict(
+        {n: _encoded(task, n, split, places.get(n)) for n, split in found.items()}
+    )
 
 
 def _read(arguments: ImageDataArguments) -> tuple[Task, DatasetDict]:
@@ -96,23 +98,28 @@ def _only(known: list[str], argument: str, what: str, features: Mapping[str, Any
     )
 
 
-def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
-    """The rows; where a share is asked for, the validation split is drawn from the training's."""
+def _with_validation(
+    task: Task, rows: DatasetDict, share: float | None
+) -> tuple[DatasetDict, dict[str, list[int]]]:
+    """The rows; where a share is asked for, the validation split is drawn from the training's.
+
+    Of the splits that are drawn, also where their rows were before.
+    """
     name = task.validation_splits[0].name
-    if share is None and name not in rows and task.train_split in rows:
+    if share is None and name not in rows:
         raise refusal(
             "train_val_split",
             None,
             f"a share, since the data have no split {name!r}; they have {listed(rows)}",
             "Give --train_val_split 0.1, or the folder or file to evaluate on.",
         )
-    if share is None or task.train_split not in rows:
-        return rows
+    if share is None:
+        return rows, {}
     if name in rows:
         allowed = f"None with data that has {name}"
         raise refusal("train_val_split", share, allowed, "Drop the flag.")
     train = rows[task.train_split]
-    classes = columns.of(train, task.label_column).to_pylist()
+    classes = labels.numbers(task, task.train_split, train, may_hide=False)
     try:
         kept, held = train_test_split(
             range(len(train)), test_size=share, stratify=classes, random_state=0
@@ -124,8 +131,9 @@ def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> Data
             f"a share that leaves rows of each class on both sides of {len(train)}",
             f"scikit-learn said: {reason(error)}",
         ) from None
-    parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held))}
-    return DatasetDict({**rows, **parts})
+    places = {task.train_split: sorted(kept), name: sorted(held)}
+    parts = {part: train.select(numbers) for part, numbers in places.items()}
+    return DatasetDict({**rows, **parts}), places
 
 
 def _with_names(task: Task, rows: DatasetDict) -> Task:
@@ -158,8 +166,11 @@ def _with_names(task: Task, rows: DatasetDict) -> Task:
     return replace(task, label_names=tuple(known), metrics=metrics)
 
 
-def _encoded(task: Task, name: str, rows: Dataset) -> Dataset:
-    """The rows with their images as they are stored, in the column ``image``."""
+def _encoded(task: Task, name: str, rows: Dataset, places: Sequence[int] | None) -> Dataset:
+    """The rows with their images as they are stored, in the column ``image``.
+
+    Where the rows are others than those of their source, ``places`` are theirs in it.
+    """
     column = task.image_column
     try:
         found = rows.cast_column(column, ENCODED)
@@ -170,4 +181,5 @@ def _encoded(task: Task, name: str, rows: Dataset) -> Dataset:
             "a column of images: encoded, as bytes or as paths",
             f"Choose another column: --image_column_name. Reading said: {reason(error)}",
         ) from None
-    return found if column == "image" else found.rename_column(column, "image")
+    found = found if column == "image" else found.rename_column(column, "image")
+    return found.add_column(local.ROW, list(places or range(len(found)))[: len(found)])

@@ -193,6 +193,5 @@ def _refused(split: str, rows: Dataset, index: int, value: Any, found: str | Exc
     if isinstance(found, str):
         remedy = "Convert it: Pillow would cut its values off at 255."
         return refusal(what, Words(f"of mode {found}"), "images of 8 bits a pixel", remedy)
-    why = reason(found).partition(" <_io")[0]  # and the address of what was read
-    remedy = f"Write it again, or drop it. Reading it said: {why}"
+    remedy = f"Write it again, or drop it. Reading it said: {reason(found)}"
     return refusal(what, Words("unreadable"), "an image that Pillow can read", remedy)

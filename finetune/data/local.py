@@ -27,6 +27,7 @@ from finetune.data.wording import Words, reason, refusal
 from finetune.errors import Refused
 
 DIGITS = 16
+ROW = "row of its source"  # a column with the index that each row had when it was read
 ROWS = 1000  # that are hashed at a time
 FORM = "2"  # of the tables that are kept; another one is not read any more
 BATCH = 10_000  # rows of a kept table that lie together
@@ -104,7 +105,11 @@ def files_of(split: Dataset) -> list[Path]:
 
 
 def place(name: str, split: Dataset, index: int) -> str:
-    """Where the row with this index is: its number, from 1, in its file or else in its split."""
+    """Where the row with this index is: its number, from 1, in its file or else in its split.
+
+    The column `ROW`, if there is one, says which index it had when it was read.
+    """
+    index = split[ROW][index] if ROW in split.column_names else index
     known = files_of(split)
     if len(known) == 1:
         return f"row {index + 1} of {known[0]}"

@@ -120,16 +120,21 @@ class Collate:
 def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -> None:
     """Raise ``Refused`` for a character that the vocabulary lacks; where it is not trained on, say
     that it counts as an error."""
-    found = sorted({character for text in rows[TEXT] for character in text} - {" "})
-    lacking = [c for c in found if tokenizer.decode(tokenizer(c)["input_ids"]) != c]
+
+    def is_lacking(sign: str) -> bool:
+        return tokenizer.decode(tokenizer(sign)["input_ids"]) != sign
+
+    special = tokenizer.all_special_tokens  # a transcript's "[PAD]" would be the blank
+    found = {sign for text in rows[TEXT] for sign in (*text, *(s for s in special if s in text))}
+    lacking = sorted(filter(is_lacking, found - {" "}))
     if not lacking:
         return
     index = next(i for i, text in enumerate(rows[TEXT]) if lacking[0] in text)
-    where = f"the transcript of {speech_rows.place(name, rows, index)}"
+    where = f"the transcript of {local.place(name, rows, index)}"
     if not trained:
         logger.warning(f"The vocabulary lacks {listed(lacking)} ({where}): each counts as an error")
         return
-    known = sorted(token for token in tokenizer.get_vocab() if len(token) == 1)
+    known = sorted(t for t in tokenizer.get_vocab() if len(t) == 1 and not is_lacking(t))
     raise refusal(
         f"{where}, with characters that the vocabulary lacks,",
         Words(listed(lacking)),
@@ -174,7 +179,7 @@ def _check_frames(
         needed = max(least, len(spelled) + sum(a == b for a, b in pairwise(spelled)))
         if counts[index] < needed:
             raise refusal(
-                f"the recording of {speech_rows.place(name, rows, index)}",
+                f"the recording of {local.place(name, rows, index)}",
                 Words(f"{heard[index]['seconds']:.3g} seconds long: {counts[index]} frames"),
                 f"{needed} frames or more, for {'its transcript' if needed > least else why}",
                 "Drop the row, or of training rows all that are as short, with "

@@ -22,7 +22,7 @@ from tasks.speech_recognition import FAMILY, own_task
 
 DIGITS = 16  # of a digest
 # What a split's columns are called once they are checked.
-AUDIO, TEXT, CONTENT, ROW = "audio", "text", "content", "row of its source"
+AUDIO, TEXT, CONTENT = "audio", "text", "content"
 STORED = {"bytes": Value("binary"), "path": Value("string")}  # as `Audio` stores a recording
 AUDIO_NAMES = ("audio", "file_name", "path", "file")
 TEXT_NAMES = ("text", "sentence", "transcription", "transcript")
@@ -81,15 +81,11 @@ def unreadable(name: str, rows: Dataset, index: int, error: Exception) -> Refuse
     path = rows[index][AUDIO]["path"]
     what = f"the recording {path} of" if path else "the recording of"
     return refusal(
-        f"{what} {place(name, rows, index)}",
+        f"{what} {local.place(name, rows, index)}",
         Words("unreadable"),
         "a file that libsndfile reads: wav, flac, ogg, mp3 ...",
         f"Write it again, or drop the row. Reading it said: {reason(error)}",
     )
-
-
-def place(name: str, rows: Dataset, index: int) -> str:
-    return local.place(name, rows, rows[index][ROW])
 
 
 def _with_table(arguments: SpeechDataArguments) -> SpeechDataArguments:
@@ -139,11 +135,11 @@ def _numbered(rows: Dataset) -> Dataset:
     for name, feature in rows.features.items():
         if isinstance(feature, Audio):
             rows = rows.cast_column(name, Audio(decode=False))
-    return rows.add_column(ROW, range(len(rows)))
+    return rows.add_column(local.ROW, range(len(rows)))
 
 
 def _checked(task: Task, name: str, rows: Dataset, arguments: SpeechDataArguments) -> Dataset:
-    found = rows.select_columns([task.audio_column, ROW])
+    found = rows.select_columns([task.audio_column, local.ROW])
     if task.audio_column != AUDIO:
         found = found.rename_column(task.audio_column, AUDIO)
     found = _stored(task, name, found)
@@ -189,7 +185,7 @@ def _texts(
     if "" in written:
         index = written.index("")
         raise refusal(
-            f"In {place(name, rows, index)}, column {task.label_column} of task {task.name}",
+            f"In {local.place(name, rows, index)}, column {task.label_column} of task {task.name}",
             rows[task.label_column][index],
             "a transcript with a character that is not ignored",
             "Write what is said, or drop the row.",

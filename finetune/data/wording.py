@@ -60,4 +60,5 @@ def reason(error: BaseException) -> str:
     """What another library's error says on one line; of errors within errors the first one."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return one_line(refusals.reason(error))
+    # Without the address of what was read from memory.
+    return re.sub(r" <_io\.BytesIO object at \w+>", "", one_line(refusals.reason(error)))

@@ -39,6 +39,7 @@ def load_config(arguments: ImageModelArguments, task: Task) -> tuple[PreTrainedC
     if channels(config) not in MODES:
         known = ", ".join(f"{number} ({name})" for number, name in MODES.items())
         raise refusal("num_channels", channels(config), known, "Choose another model.")
+    config.architectures = config.architectures or []  # transformers reads them as a list
     mismatched = arguments.ignore_mismatched_sizes
     return labelled(config, task, path, ignore_mismatched_sizes=mismatched)
 

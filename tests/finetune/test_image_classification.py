@@ -119,11 +119,12 @@ def test_a_folder_and_parquet_files_of_its_images_are_the_same_data(
     assert list(of_folder["data"]["train"]["files"]) == [str(tmp_path / "train")]
 
 
-def test_the_digits_run_from_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["vit", "deit"])  # deit has two classes that classify
+def test_the_digits_run_from_nothing(tmp_path: Path, kind: str) -> None:
     vit = VIT.replace("patch_size=4", "patch_size=4,num_channels=1")
     results = image_classification.main(
         [
-            *("--task_name", "digits", "--model_type", "vit", "--config_overrides", vit),
+            *("--task_name", "digits", "--model_type", kind, "--config_overrides", vit),
             *("--max_train_samples", "40", "--max_eval_samples", "30", "--max_train_steps", "2"),
             *("--output_dir", str(tmp_path / "out")),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 from collections.abc import Callable
@@ -26,6 +27,12 @@ def truncated(folder: Path) -> None:
 
 def deep(folder: Path) -> None:
     Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(folder / "train" / "cat" / "deep.png")
+
+
+def encoded(found: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(found).save(stream, "PNG")
+    return stream.getvalue()
 
 
 def one_class(folder: Path) -> None:
@@ -104,6 +111,7 @@ def test_folders_that_cannot_be_used(
 
 
 IMAGE = {"bytes": b"no image", "path": "a.png"}
+GOOD = {"bytes": encoded(pixels(0)), "path": "b.png"}
 BAD_TABLES = {
     "no image": (
         {"image": [IMAGE] * 4, "label": ["a", "b"] * 2},
@@ -147,6 +155,34 @@ def test_tables_that_cannot_be_used(
     pandas.DataFrame(rows).to_parquet(file)
     argv = replaced(flags(tmp_path), train_dir=None, validation_dir=None)
     argv += ["--train_file", file, "--validation_file", file]
+    assert refused(tmp_path, monkeypatch, argv).startswith(said)
+
+
+HELD_OUT = {
+    "no image": (
+        {"image": [*[GOOD] * 10, IMAGE, GOOD], "label": ["a", "b"] * 6},
+        "In row 11 of /own.parquet, the image a.png is unreadable; allowed",
+    ),
+    "no label": (
+        {"image": [GOOD] * 12, "label": ["a", "b", "c"] * 3 + ["a", "b", None]},
+        "In row 12 of /own.parquet, column label of task own_files is None; allowed",
+    ),
+    "no labels": (
+        {"image": ["a.png"] * 12, "label": [GOOD] * 12},
+        "In row 1 of /own.parquet, column label of task own_files is",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_rows_are_numbered_as_in_their_file_where_a_share_of_them_is_held_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, said = HELD_OUT[name]
+    file = str(tmp_path / "own.parquet")
+    pandas.DataFrame(rows).to_parquet(file)
+    argv = replaced(flags(tmp_path), train_dir=None, validation_dir=None)
+    argv += ["--train_file", file, "--train_val_split", "0.4"]
     assert refused(tmp_path, monkeypatch, argv).startswith(said)
 
 

@@ -74,7 +74,7 @@ BAD_ROWS = {
     "no such file": (row(2, "none.wav,a dog"), ("none.wav", "row 2 of", "unreadable", "No such")),
     "text as wav": (
         written("1.wav", "what is this"),
-        ("1.wav of row 2 of", "libsndfile", "Format"),
+        ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening: Format"),
     ),
     "empty file": (written("1.wav", b""), ("1.wav of row 2 of", "unreadable")),
     "no samples": (written("5.wav", wav(np.zeros(0))), ("5.wav of row 6 of", "no samples")),
@@ -93,8 +93,9 @@ BAD_ROWS = {
     "empty cell": (row(2, ",a dog"), ("the recording of row 2 of", "The cell is empty")),
     "the word delimiter": (
         row(2, "1.wav,a|dog"),
-        ("row 2 of", "is |; allowed:", "chars_to_ignore"),
+        ("row 2 of", "is |; allowed: a, c", "t, and spaces", "chars_to_ignore"),
     ),
+    "the blank": (row(2, "1.wav,a [PAD]"), ("row 2 of", "is [PAD]; allowed:")),
 }
 
 

@@ -95,6 +95,36 @@ def test_transforms_of_torch_func_make_passes() -> None:
         assert error(found, torch.autograd.grad(loss(own.requires_grad_()), own)[0]) < 1e-12
 
 
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace")
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_what_torch_traces_serves_other_batches_and_lengths(is_causal: bool) -> None:
+    """The kernel's parts and blocks are one call's: in a longer one, rows would stay unwritten."""
+    graph_filter = ga.GFSAConfig(order=4, w_K=0.4).build(2).requires_grad_(False)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ga.attention(query, key, value, graph_filter, is_causal=is_causal)
+
+    traced = torch.jit.trace(attend, states(2, 256, width=64))
+    for batch, length in ((2, 300), (3, 256), (1, 140)):
+        given = states(2, length, width=64, batch=batch)
+        assert error(traced(*given), attend(*given).double()) < 1e-5
+
+
+@pytest.mark.parametrize("backend", ["auto", "shared"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("batch", "length"), [(0, 150), (2, 0)])
+def test_a_batch_may_be_empty(backend: str, grad: bool, batch: int, length: int) -> None:
+    graph_filter = ga.GFSAConfig(order=4, w_K=0.4).build(2)
+    graph_filter.backend = backend
+    own = leaves(*states(2, length, batch=batch))
+    with torch.set_grad_enabled(grad):
+        out = ga.attention(*own, graph_filter)
+    assert out.shape == own[2].shape
+    if grad:
+        assert torch.autograd.grad(out.sum(), own)[0].shape == own[0].shape
+
+
 def test_numbers_are_scalars_without_a_gradient_and_float32_is_close() -> None:
     torch.manual_seed(1)
     own = leaves(*states(3, N))

@@ -73,10 +73,14 @@ def blockwise(
 
 
 def fits(inputs: AttentionInputs) -> bool:
-    """Whether it computes the call: no dropout, no graph that must serve all lengths, and none of
-    torch.func's transforms, which take no gradient by hand."""
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return inputs.dropout == 0.0 and not traced
+    """Whether it computes the call: no dropout, tokens, no graph that must serve all lengths, and
+    none of torch.func's transforms, which take no gradient by hand."""
+    traced = (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+    )
+    return inputs.dropout == 0.0 and not traced and inputs.query.numel() > 0
 
 
 @dataclass(frozen=True)

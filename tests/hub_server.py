@@ -28,11 +28,7 @@ class HubServer:
     """`repositories`: id -> commits, oldest first, each a (sha, files)."""
 
     def __init__(self) -> None:
-        self.repositories: dict[str, list[tuple[str, Files]]] = {}
-        self.requests: list[str] = []
-        self.held, self.released = threading.Event(), threading.Event()
-        self._to_break: re.Pattern[str] | None = None
-        self._to_hold: re.Pattern[str] | None = None
+        self.clear()
         hub = self
 
         class Handler(_Handler):
@@ -49,6 +45,14 @@ class HubServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def clear(self) -> None:
+        """Be a new hub at the same address."""
+        self.repositories: dict[str, list[tuple[str, Files]]] = {}
+        self.requests: list[str] = []
+        self.held, self.released = threading.Event(), threading.Event()
+        self._to_break: re.Pattern[str] | None = None
+        self._to_hold: re.Pattern[str] | None = None
 
     def environment(self, home: Path) -> dict[str, str]:
         """The environment of a fresh process whose hub is this one, with its cache in `home`."""

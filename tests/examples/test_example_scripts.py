@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import networkx
 import pytest
 import torch
+import warm
 
 import hf_graphattn as ga
 
@@ -30,9 +29,8 @@ def test_an_example_runs(script: Path, tmp_path: Path) -> None:
     package = NEEDS.get(script.name)
     if package and find_spec(package) is None:
         pytest.skip(f"needs {package}")
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    call = [sys.executable, script, *FLAGS.get(script.name, ())]
-    done = subprocess.run(call, capture_output=True, text=True, env=one_thread, cwd=tmp_path)
+    call = [warm.python("transformers"), script, *FLAGS.get(script.name, ())]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert SHOWN.get(script.name, "self-attention modules filtered") in done.stdout
 

@@ -180,7 +180,8 @@ def test_it_is_saved_compiled_and_taken_out(name: str, tmp_path: Path) -> None:
     out = model(**batch)[0]
     model.save_pretrained(tmp_path)
     assert torch.equal(ga.from_pretrained(tmp_path)(**batch)[0], out)
-    torch.testing.assert_close(torch.compile(model, fullgraph=True)(**batch)[0], out)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**batch)[0], out)
     base = model.model(**{**batch, "use_cache": False})[0]  # a part, called by itself
     torch.testing.assert_close(model.lm_head(base), out)
     ga.unpatch_model(model)

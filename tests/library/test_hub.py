@@ -1,10 +1,13 @@
 """Push and load through huggingface_hub's own client, against a hub on the loopback.
 
-Every step runs in a process of its own, as a person's would.
+Every step runs in a process of its own, as a person's would. The tests share the hub's address and
+the people's folders, emptied before each: huggingface_hub is imported once for each address, folder
+and other setting.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +25,29 @@ import hf_graphattn as ga
 REPO = "user/tiny"
 
 
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[HubServer]:
     with HubServer() as server:
         yield server
+
+
+@pytest.fixture
+def hub(server: HubServer) -> HubServer:
+    server.clear()
+    return server
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("people")
+
+
+@pytest.fixture
+def folder(people: Path) -> Path:
+    """Empty, at the same path for each test."""
+    shutil.rmtree(people)
+    people.mkdir()
+    return people
 
 
 class Person:
@@ -73,18 +95,18 @@ print(model.push_to_hub("tiny", base_model="google-bert/bert-base-uncased",
 """
 
 
-def saved(tmp_path: Path, architecture: str = "BERT") -> PreTrainedModel:
+def saved(folder: Path, architecture: str = "BERT") -> PreTrainedModel:
     torch.manual_seed(0)
     model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(order=4, w_K=0.3))
-    model.save_pretrained(tmp_path / "model")
+    model.save_pretrained(folder / "model")
     batch = inputs(model, "right")
-    save_file({**batch, "logits": model(**batch).logits}, tmp_path / "expected.safetensors")
+    save_file({**batch, "logits": model(**batch).logits}, folder / "expected.safetensors")
     return model
 
 
-def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
-    saved(tmp_path)
-    author = Person(hub, tmp_path / "author")
+def test_push_explain_and_load(hub: HubServer, folder: Path) -> None:
+    saved(folder)
+    author = Person(hub, folder / "author")
     assert "/commit/" in author.runs(PUSH)
     author.runs(PUSH)  # a second push keeps the card too
     files = hub.files(REPO)
@@ -103,7 +125,7 @@ def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
         "w_K*",
     ):
         assert words in card, words
-    reader = Person(hub, tmp_path / "reader")
+    reader = Person(hub, folder / "reader")
     reader.runs(
         "import hf_graphattn as ga\n"
         'model = ga.from_pretrained("user/tiny")\n'
@@ -122,11 +144,11 @@ def test_push_explain_and_load(hub: HubServer, tmp_path: Path) -> None:
 
 
 def test_transformers_alone_loads_it_with_trust_and_refuses_without(
-    hub: HubServer, tmp_path: Path
+    hub: HubServer, folder: Path
 ) -> None:
-    saved(tmp_path)
-    Person(hub, tmp_path / "author").runs(PUSH)
-    reader = Person(hub, tmp_path / "reader")
+    saved(folder)
+    Person(hub, folder / "author").runs(PUSH)
+    reader = Person(hub, folder / "reader")
     reader.runs(
         "from transformers import AutoModelForSequenceClassification, AutoModel\n"
         "model = AutoModelForSequenceClassification.from_pretrained(\n"
@@ -148,14 +170,14 @@ def test_transformers_alone_loads_it_with_trust_and_refuses_without(
         '            raise ModuleNotFoundError(f"No module named {name!r}", name=name)\n'
         "sys.meta_path.insert(0, NotInstalled())\n"
     )
-    fresh = Person(hub, tmp_path / "fresh")
+    fresh = Person(hub, folder / "fresh")
     refused = fresh.runs(without + plain.format(", trust_remote_code=True"), may_fail=True)
     assert "pip install hf_graphattn" in refused
 
 
-def test_a_killed_push_leaves_the_repository_as_it_was(hub: HubServer, tmp_path: Path) -> None:
-    saved(tmp_path)
-    author = Person(hub, tmp_path / "author")
+def test_a_killed_push_leaves_the_repository_as_it_was(hub: HubServer, folder: Path) -> None:
+    saved(folder)
+    author = Person(hub, folder / "author")
     author.runs(PUSH)
     before = hub.revision(REPO, "main")
     hub.hold_next("POST .*/commit/")
@@ -166,7 +188,7 @@ def test_a_killed_push_leaves_the_repository_as_it_was(hub: HubServer, tmp_path:
     process.communicate()
     hub.released.set()
     assert hub.revision(REPO, "main") == before
-    Person(hub, tmp_path / "reader").runs(
+    Person(hub, folder / "reader").runs(
         'import hf_graphattn as ga\nmodel = ga.from_pretrained("user/tiny")\n' + CHECK
     )
     hub.break_next("POST .*/commit/")  # of a connection that breaks, the client tries again
@@ -174,9 +196,9 @@ def test_a_killed_push_leaves_the_repository_as_it_was(hub: HubServer, tmp_path:
     assert hub.revision(REPO, "main") != before
 
 
-def test_saving_may_push(hub: HubServer, tmp_path: Path) -> None:
-    saved(tmp_path)
-    author = Person(hub, tmp_path / "author")
+def test_saving_may_push(hub: HubServer, folder: Path) -> None:
+    saved(folder)
+    author = Person(hub, folder / "author")
     author.runs(
         "import hf_graphattn as ga\n"
         'model = ga.from_pretrained(folder / "model")\n'
@@ -185,13 +207,13 @@ def test_saving_may_push(hub: HubServer, tmp_path: Path) -> None:
     )
     names = {"README.md", "config.json", "graph_attn.py", "model.safetensors"}
     assert set(hub.files(REPO)) == names
-    assert {path.name for path in (tmp_path / "tiny").iterdir()} == names - {"README.md"}
+    assert {path.name for path in (folder / "tiny").iterdir()} == names - {"README.md"}
 
 
-def test_an_interrupted_download_goes_on_at_the_next_call(hub: HubServer, tmp_path: Path) -> None:
-    saved(tmp_path)
-    Person(hub, tmp_path / "author").runs(PUSH)
-    reader = Person(hub, tmp_path / "reader")
+def test_an_interrupted_download_goes_on_at_the_next_call(hub: HubServer, folder: Path) -> None:
+    saved(folder)
+    Person(hub, folder / "author").runs(PUSH)
+    reader = Person(hub, folder / "reader")
     hub.break_next("GET .*model.safetensors")
     load = 'import hf_graphattn as ga\nmodel = ga.from_pretrained("user/tiny")\n'
     # The client may try again by itself, or give up; a half file is never taken for a whole one.
@@ -200,11 +222,11 @@ def test_an_interrupted_download_goes_on_at_the_next_call(hub: HubServer, tmp_pa
     reader.runs(load + CHECK)
 
 
-def test_filters_and_adapters_load_from_the_hub(hub: HubServer, tmp_path: Path) -> None:
-    model = saved(tmp_path)
-    ga.save_filters(model, tmp_path / "filters")
-    ga.unpatch_model(model).save_pretrained(tmp_path / "plain")
-    person = Person(hub, tmp_path / "person")
+def test_filters_and_adapters_load_from_the_hub(hub: HubServer, folder: Path) -> None:
+    model = saved(folder)
+    ga.save_filters(model, folder / "filters")
+    ga.unpatch_model(model).save_pretrained(folder / "plain")
+    person = Person(hub, folder / "person")
     person.runs(
         "from huggingface_hub import HfApi\n"
         'HfApi().create_repo("user/filters")\n'

@@ -34,7 +34,7 @@ MODULES = {
 STARTS = tuple(MODULES)
 READ_AT_IMPORT = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "XDG_", "HOME")
 LARGEST = 2**18  # of a request, in bytes
-KEPT = 4  # processes with environments of their own, at most
+KEPT = 12  # processes with environments of their own, at most; each has some 100 MB of its own
 
 
 class Forker:

@@ -46,6 +46,8 @@ def _read(arguments: ImageDataArguments) -> tuple[Task, DatasetDict]:
         rows = image_folders.read(
             {"train": arguments.train_dir, "validation": arguments.validation_dir}
         )
+        if arguments.max_train_samples or arguments.max_eval_samples:
+            rows = rows.shuffle(seed=0)  # sorted by class, the first rows are of the first ones
         return sources.with_metrics(_own_task(rows), arguments.metric), rows
 
     def adapt(task: Task) -> Task:

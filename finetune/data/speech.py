@@ -73,6 +73,11 @@ def loaders(
     origin = local.origin(rows, {name: speech_rows.digest(split) for name, split in rows.items()})
     ready = {name: split.with_format("numpy") for name, split in heard.items()}
     collate = Collate(processor.feature_extractor)
+    if not getattr(processor.feature_extractor, "return_attention_mask", True):
+        logger.warning(
+            "The model takes no mask: what it hears depends on the padding of its batch, and so "
+            "the error rates on per_device_eval_batch_size. With 1 there is none."
+        )
     return of_splits(task, ready, origin, train, collate, sampler=sampler, order=order)
 
 

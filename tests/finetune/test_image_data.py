@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from image_runs import CLASSES, VIT, flags, pixels, replaced
+from image_runs import CLASSES, VIT, flags, pixels, replaced, save_folder
 from PIL import Image
 
 from finetune import image_classification
@@ -259,3 +259,13 @@ def test_classes_that_a_split_lacks_are_no_fault(tmp_path: Path) -> None:
     argv = flags(tmp_path)
     shutil.rmtree(tmp_path / "validation" / "cat")
     assert image_classification.main(argv)["data"]["validation"]["rows"] == 10
+
+
+def test_the_first_images_of_a_folder_are_of_many_classes(tmp_path: Path) -> None:
+    argv = flags(tmp_path)
+    save_folder(tmp_path / "many", 40, CLASSES[:3])
+    argv = replaced(argv, train_dir=str(tmp_path / "many"), validation_dir=str(tmp_path / "many"))
+    limits = ["--max_train_samples", "30", "--max_eval_samples", "30", "--max_train_steps", "1"]
+    image_classification.main([*argv, *limits])
+    lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()[1:]
+    assert {line.split("\t")[-1] for line in lines} == {"0", "1", "2"}

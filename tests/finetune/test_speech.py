@@ -160,7 +160,9 @@ def test_a_new_vocabulary_has_a_new_head_of_any_size(tmp_path: Path) -> None:
     assert torch.equal(old.get_parameter(layer), new.get_parameter(layer))
 
 
-def test_a_group_norm_model_gets_no_mask_and_writes_of_every_frame(tmp_path: Path) -> None:
+def test_a_group_norm_model_gets_no_mask_and_writes_of_every_frame(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     overrides = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=16"
     small = (
         f"{overrides},num_conv_pos_embeddings=4,num_conv_pos_embedding_groups=2,mask_time_prob=0"
@@ -168,6 +170,7 @@ def test_a_group_norm_model_gets_no_mask_and_writes_of_every_frame(tmp_path: Pat
     found = run(tmp_path, "--model_type", "wav2vec2", "--config_overrides", small)
     processor = AutoProcessor.from_pretrained(tmp_path / "out")
     assert not processor.feature_extractor.return_attention_mask
+    assert "the error rates on per_device_eval_batch_size" in caplog.text
     assert np.isfinite(found["eval_loss"])
 
 

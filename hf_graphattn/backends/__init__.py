@@ -87,7 +87,8 @@ def choose(
     if requested != "auto":
         return requested
     for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0, passes):
-        if _BACKENDS[name].takes(inputs, passes) and fits(name, inputs):
+        # `fits` is asked first: it refuses graphs for all lengths, where `takes` may read none.
+        if fits(name, inputs) and _BACKENDS[name].takes(inputs, passes):
             return name
     return supported[0]
 

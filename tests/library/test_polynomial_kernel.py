@@ -95,6 +95,24 @@ def test_transforms_of_torch_func_make_passes() -> None:
         assert error(found, torch.autograd.grad(loss(own.requires_grad_()), own)[0]) < 1e-12
 
 
+class Attends(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph_filter = ga.GFSAConfig(order=4, w_K=0.4).build(2)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ga.attention(query, key, value, self.graph_filter)
+
+
+@torch.no_grad()
+def test_an_exported_program_serves_lengths_that_the_kernel_takes_and_others() -> None:
+    module, sizes = Attends(), {2: torch.export.Dim("length", min=4, max=4000)}
+    program = torch.export.export(module, states(2, 200), dynamic_shapes=(sizes,) * 3).module()
+    for length in (20, 300):
+        given = states(2, length)
+        assert error(program(*given), module(*given).double()) < 1e-5
+
+
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace")
 @pytest.mark.parametrize("is_causal", [False, True])

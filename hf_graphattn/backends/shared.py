@@ -1,9 +1,9 @@
 """`shared`: for filters of several passes that have a kernel in which all passes share A.
 
 The kernel makes A in blocks, forward and backward; see `kernels/polynomial/blockwise`. What it does
-not compute (attention dropout, a cache that holds earlier tokens, a graph that torch.compile makes,
-torch.func) is done by fused passes, as in `sdpa`. It has no forward-mode derivatives and no batched
-gradients.
+not compute (attention dropout, a cache that holds earlier tokens, a graph that torch.compile or
+torch.jit.trace makes, torch.func, no tokens) is done by fused passes, as in `sdpa`. It has no
+forward-mode derivatives and no batched gradients.
 """
 
 from __future__ import annotations

@@ -39,14 +39,16 @@ def batches(
     model: Any, processor: Any, files: list[Path], size: int
 ) -> Iterator[dict[str, Tensor]]:
     """The images in the model's channels, as pixel values (B, channels, height, width)."""
-    pillow, mode = optional("PIL.Image"), MODES[getattr(model.config, "num_channels", 3)]
+    mode = MODES[getattr(model.config, "num_channels", 3)]
     for start in range(0, len(files), size):
-        images = [_opened(pillow, file).convert(mode) for file in files[start : start + size]]
+        images = [_read(file, mode) for file in files[start : start + size]]
         yield {"pixel_values": processor(images, return_tensors="pt")["pixel_values"]}
 
 
-def _opened(pillow: Any, file: Path) -> Any:
+def _read(file: Path, mode: str) -> Any:
+    """The image, upright as its camera says, as training reads it."""
     try:
-        return pillow.open(file)
-    except OSError as error:
+        with optional("PIL.Image").open(file) as image:
+            return optional("PIL.ImageOps").exif_transpose(image).convert(mode)
+    except Exception as error:  # of whichever of Pillow's readers finds the fault
         raise refusal("an image", str(file), f"one that Pillow can read ({error})") from error

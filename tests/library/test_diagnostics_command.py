@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from pages import Reader, assert_pictures
 
 from hf_graphattn.command import main
 from hf_graphattn.diagnostics.command import _names, load_model, load_tokenizer, token_ids
-from hf_graphattn.diagnostics.images import image_files
+from hf_graphattn.diagnostics.images import batches, image_files
 from hf_graphattn.diagnostics.plots import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +105,25 @@ def test_the_command_reads_images(tmp_path: Path) -> None:
     (tmp_path / "images" / "a" / "0.png").write_text("no image")
     with pytest.raises(SystemExit):
         main(["diagnose", *map(str, arguments)])
+
+
+def test_images_are_read_upright_and_refused_where_they_break(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held with its right side down
+    file = tmp_path / "a.png"
+    Image.fromarray(pixels).save(file, exif=exif)
+    model = SimpleNamespace(config=SimpleNamespace(num_channels=3))
+
+    def processor(images: list[Image.Image], return_tensors: str) -> dict[str, object]:
+        return {"pixel_values": [np.asarray(image) for image in images]}
+
+    (read,) = next(batches(model, processor, [file], 1))["pixel_values"]
+    np.testing.assert_array_equal(read, np.rot90(pixels, -1))
+    for length in (200, 60):
+        file.write_bytes(file.read_bytes()[:length])
+        with pytest.raises(ga.GraphAttentionError, match=r"a\.png.*Pillow can read"):
+            next(batches(model, processor, [file], 1))
 
 
 def test_the_command_takes_decoders_and_says_that_tokenizers_differ(

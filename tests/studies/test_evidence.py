@@ -48,7 +48,7 @@ def test_a_study_is_a_call_that_its_script_takes(
     runs = capsys.readouterr().out.splitlines()
     arms = {run.partition("--output_dir ")[2].split("/")[-2] for run in runs}
     assert len(runs) == study.seeds * len(arms)
-    assert len(arms) > 2
+    assert len(arms) > 1
     assert "none" in arms
     for run in runs:  # what a study did does not change with the scripts' own rate
         _, script, *words = shlex.split(run)

@@ -133,9 +133,10 @@ def _override(config: PreTrainedConfig, overrides: str) -> None:
 
 
 def _label_order(task: Task, own_labels: list[str]) -> list[int]:
-    own = [name.lower() for name in own_labels]
-    wanted = [name.lower() for name in task.label_names]
-    if sorted(own) == sorted(wanted):
+    own, wanted = own_labels, list(task.label_names)
+    if sorted(own) != sorted(wanted):
+        own, wanted = ([name.lower() for name in names] for names in (own, wanted))
+    if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
         return [own.index(name) for name in wanted]
     if len(own) == len(wanted) and own != [f"label_{i}" for i in range(len(own))]:
         logger.warning(

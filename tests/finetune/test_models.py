@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import tiny
 import tiny_task
 import torch
 from accelerate import PartialState
-from transformers import AutoConfig, BertForSequenceClassification, PreTrainedModel
+from transformers import AutoConfig, BertForSequenceClassification, PreTrainedModel, ViTConfig
 
 import hf_graphattn as ga
 import tasks
@@ -49,6 +50,16 @@ def test_labels_and_head_of_each_objective(bert: Path) -> None:
     assert order == [0, 1]
     stsb, order = load(bert, tasks.get("stsb"), "--ignore_mismatched_sizes")
     assert (stsb.num_labels, stsb.config.problem_type, order) == (1, "regression", [])
+
+
+def test_labels_that_differ_in_case_alone_keep_their_order() -> None:
+    task = replace(MNLI, label_names=("a", "A", "b"))
+    config = ViTConfig(
+        id2label={0: "A", 1: "b", 2: "a"}, architectures=["ViTForImageClassification"]
+    )
+    found, order = loading.labelled(config, task, "letters", ignore_mismatched_sizes=False)
+    assert order == [2, 0, 1]
+    assert found.id2label == {0: "A", 1: "b", 2: "a"}
 
 
 def test_a_model_trained_on_mnli_keeps_its_own_label_order(tmp_path: Path) -> None:

@@ -24,5 +24,4 @@ def test_every_row_has_the_backends_and_the_choice(tmp_path: Path) -> None:
             ["plain", "sdpa", "eager"] if row["dropout"] else ["plain", "shared", "sdpa", "eager"]
         )
         assert list(row["times"]) == expected
-        shared = row["gradients"] and not row["dropout"]
-        assert row["auto"] == ("shared" if shared else "eager")
+        assert row["auto"] == ("eager" if row["dropout"] else "shared")

@@ -284,10 +284,9 @@ def test_cross_attention_is_refused_where_its_name_does_not_tell(
 
 
 def test_what_auto_takes_for_larger_batches_is_compared_too() -> None:
-    """EoMT's masks hide whole rows, which fused passes treat otherwise, plain ones too."""
+    """EoMT's masks stay float32 in a float64 model, which torch's fused passes would misread."""
     model = models.build("eomt")
     found = {row.name: row.passed for row in ga.check(model, **zoo_inputs(model)).rows}
-    assert found == {"plain": True, "filtered": True, "fused": False, "effect": True}
-    assert ga.check(model, backend="eager", **zoo_inputs(model)).passed
+    assert found == {"plain": True, "filtered": True, "fused": True, "effect": True}
     capped = ga.check(models.build("gemma2"), **zoo_inputs(models.build("gemma2")))
     assert "fused" not in {row.name for row in capped.rows}  # refused there

@@ -223,8 +223,8 @@ class CachedAttention(Attention):
         self.inner, self.layer, self.on_rows = inner, layer, on_rows
         self.every_value: Tensor = every_value
         # A kernel's backward knows nothing of what a cache keeps.
-        first = self.inputs.key.shape[-2] == self.inputs.query.shape[-2]
-        self.begins = first and not torch.is_grad_enabled()
+        if self.inputs.key.shape[-2] == self.inputs.query.shape[-2] and not torch.is_grad_enabled():
+            self.store = self._keep
         self.calls = 0
         one_row = inner.inputs.query.shape[-2] == 1 and inner.name == EAGER
         self.at_once = one_row and not (on_rows or layer.keeps_rows)
@@ -233,9 +233,6 @@ class CachedAttention(Attention):
     def matrix(self) -> Tensor:
         """The new tokens' rows of A, (B, H, Nq, Nk)."""
         return self.inner.matrix
-
-    def keep(self, index: int, operand: Tensor) -> slice:
-        return self.layer.keep(index, operand, self.on_rows)
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
         """As in `Attention`, with operands of its own."""
@@ -251,7 +248,10 @@ class CachedAttention(Attention):
             return self._row(operand, x)
         if operand < 0:
             return self.inner(self.every_value)
-        return self.inner(self.layer.every(self.keep(operand, x)))
+        return self.inner(self.layer.every(self._keep(operand, x)))
+
+    def _keep(self, index: int, operand: Tensor) -> slice:
+        return self.layer.keep(index, operand, self.on_rows)
 
     def _row(self, operand: int, x: Tensor) -> Tensor:
         if operand < 0:

@@ -139,7 +139,9 @@ class Attention:
     name: str  # the backend's
     groups = False  # whether it takes keys and x that query heads share; else they are repeated
     every_value: Tensor | None = None  # the values of all keys, where there is a cache
-    begins = False  # whether there is one of this call's tokens alone, and no gradient
+    # Where a cache holds the tokens of this call alone, and outside of gradients: keeps operand
+    # `index` of them, (B, H, N, D), for a kernel that makes all operands at once.
+    store: Callable[[int, Tensor], object] | None = None
 
     @classmethod
     def check_available(cls) -> None:
@@ -168,10 +170,6 @@ class Attention:
     def matrix(self) -> Tensor:
         """A, (B, H, Nq, Nk): kept by the eager backend alone."""
         raise NotImplementedError(f"backend {self.name!r} keeps no attention matrix")
-
-    def keep(self, index: int, operand: Tensor) -> object:
-        """Keep operand `index` of the new tokens, (B, H, Nq, D), where there is a cache."""
-        raise NotImplementedError("there is no cache")
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
         """(attend, rows): what a filter is called with for its matrix on `value`, (B, H, Nq, D).

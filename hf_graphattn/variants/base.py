@@ -35,14 +35,12 @@ class Attend(Protocol):
     def every_value(self) -> Tensor | None: ...  # the values of all keys, in cached generation
 
     @property
-    def begins(self) -> bool: ...  # whether a cache holds this call's tokens alone
+    def store(self) -> Callable[[int, Tensor], object] | None: ...  # where a kernel fills a cache
 
     @property
     def matrix(self) -> Tensor: ...  # A itself, (B, H, N, N), where the backend keeps it
 
     def on_identity(self, value: Tensor) -> tuple[Attend, Tensor]: ...  # for a filter's matrix
-
-    def keep(self, index: int, operand: Tensor) -> object: ...  # in a cache
 
     def __call__(self, x: Tensor) -> Tensor: ...  # (B, H, N, D) -> (B, H, N, D)
 

@@ -101,12 +101,11 @@ class PassesFilter(GraphFilter):
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         # A function is enough to attend by: only backends have a name.
         kernel, weights = self.kernels.get(getattr(attend, "name", "")), self.weights()
-        if kernel is None or not kernel.fits(attend.inputs):
-            return polynomial.naive(attend, value, weights)
-        if attend.every_value is None:
-            return kernel.compute(attend.inputs, value, weights)
-        if kernel.stores and attend.begins:
-            return kernel.compute(attend.inputs, value, weights, store=attend.keep)
+        if kernel and kernel.fits(attend.inputs):
+            if attend.every_value is None:
+                return kernel.compute(attend.inputs, value, weights)
+            if kernel.stores and attend.store:
+                return kernel.compute(attend.inputs, value, weights, store=attend.store)
         return polynomial.naive(attend, value, weights)
 
 

@@ -54,16 +54,12 @@ def _read(arguments: ImageDataArguments) -> tuple[Task, DatasetDict]:
         config = arguments.dataset_config_name
         return task if config is None else replace(task, dataset_config=config)
 
-    files = (arguments.train_file, arguments.validation_file, arguments.test_file)
-    if arguments.task_name is None and arguments.dataset_name is not None and not any(files):
-        task = adapt(images.image_task(labels.OWN_FILES, dataset_name=arguments.dataset_name))
-        task = sources.with_metrics(task, arguments.metric)
-        return task, sources.read_source(arguments.dataset_name, task)
     return sources.read(
         arguments,
         images.FAMILY,
         readers=READERS,
         infer=lambda rows, family: _own_task(rows),
+        named=lambda name: images.image_task(labels.OWN_FILES, dataset_name=name),
         adapt=adapt,
     )
 

@@ -26,13 +26,15 @@ def read(
     *,
     readers: Mapping[str, str] = READERS,
     infer: Callable[[DatasetDict, str], Task] | None = None,
+    named: Callable[[str], Task] | None = None,
     adapt: Callable[[Task], Task] = lambda task: task,
 ) -> tuple[Task, DatasetDict]:
     """The task, and all rows of its source as they are.
 
     ``readers`` are the kinds of own files that the family takes; ``infer`` makes the task of own
-    files from their rows and the family, by default a classification or regression; ``adapt``
-    changes a known task as the flags ask, before it is read.
+    files from their rows and the family, by default a classification or regression; ``named``
+    makes that of a data set without a task, where the family takes such; ``adapt`` changes a known
+    task as the flags ask, before it is read.
 
     Raises ``ValueError`` if the task is not known, or the source cannot be read.
     """
@@ -50,6 +52,9 @@ def read(
     elif own:
         rows = _read_files(own, None, readers)
         task = with_metrics((infer or _infer_task)(rows, family), arguments.metric)
+    elif named is not None and arguments.dataset_name is not None:
+        task = with_metrics(adapt(named(arguments.dataset_name)), arguments.metric)
+        rows = read_source(arguments.dataset_name, task)
     else:
         raise refusal(
             "task_name",

@@ -38,14 +38,15 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     no transcript.
     """
     arguments = _with_table(arguments)
-    files = (arguments.train_file, arguments.validation_file, arguments.test_file)
-    adapt, infer = partial(_with_flags, arguments), partial(_infer_task, arguments)
-    if arguments.task_name is None and arguments.dataset_name is not None and not any(files):
-        task = adapt(own_task(dataset_name=arguments.dataset_name))
-        rows = sources.read_source(arguments.dataset_name, task)
-        task = sources.with_metrics(_with_columns(arguments, task, rows), arguments.metric)
-    else:
-        task, rows = sources.read(arguments, FAMILY, infer=infer, adapt=adapt)
+    task, rows = sources.read(
+        arguments,
+        FAMILY,
+        infer=lambda rows, family: own_task(rows),
+        named=lambda name: own_task(dataset_name=name),
+        adapt=partial(_with_flags, arguments),
+    )
+    if arguments.task_name is None:
+        task = _with_columns(arguments, task, rows)
     rows = DatasetDict({name: _numbered(split) for name, split in rows.items()})
     rows = row_checks.with_validation(task, rows, arguments.validation_split_percentage)
     return task, checked(task, rows, arguments, predict)
@@ -108,10 +109,6 @@ def _with_flags(arguments: SpeechDataArguments, task: Task) -> Task:
     if arguments.eval_split_name is not None:
         changes["validation_splits"] = (Split(arguments.eval_split_name),)
     return replace(task, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _infer_task(arguments: SpeechDataArguments, rows: DatasetDict, family: str) -> Task:
-    return _with_columns(arguments, own_task(rows), rows)
 
 
 def _with_columns(arguments: SpeechDataArguments, task: Task, rows: DatasetDict) -> Task:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.engine.results import write_json
-from finetune.models.images import BACKEND
 from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
+from hf_graphattn.diagnostics.images import load_processor
 from hf_graphattn.diagnostics.texts import batches, load_model, load_tokenizer, readable, token_ids
 
 FIGURES = ("cosine_similarity", "high_to_dc")
@@ -68,8 +68,7 @@ def _diagnosis(model: PreTrainedModel, folder: Path, rows: Sequence[Any]) -> Dia
         length = readable(LENGTH, model, tokenizer)
         ids = token_ids(tokenizer, list(rows), length, len(rows))
         return diagnose(model, batches(model, tokenizer, ids, BATCH), max_sequences=len(rows))
-    processor = AutoImageProcessor.from_pretrained(folder, backend=BACKEND)
-    pixels = processor(list(rows), return_tensors="pt")["pixel_values"]
+    pixels = load_processor(str(folder))(list(rows), return_tensors="pt")["pixel_values"]
     return diagnose(model, [{"pixel_values": pixels}], max_sequences=len(rows))
 
 

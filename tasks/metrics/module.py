@@ -84,3 +84,13 @@ class Module(evaluate.Metric, ABC):
         self, predictions: np.ndarray, references: np.ndarray, **options: Any
     ) -> dict[str, float]:
         return {self.name: self.function(predictions, references, **options)}
+
+
+class ErrorRate(Module):
+    """A metric of texts, which jiwer computes; abstract too."""
+
+    greater_is_better = False
+    cited = LEVENSHTEIN
+    url = "https://jitsi.github.io/jiwer/"
+    inputs = "predictions and references: texts."
+    kind = "string"

@@ -146,15 +146,21 @@ BAD_TABLES = {
 }
 
 
+def of_table(folder: Path, rows: dict[str, list]) -> list[str]:
+    """The flags of a run on these rows, in own.parquet."""
+    file = folder / "own.parquet"
+    pandas.DataFrame(rows).to_parquet(file)
+    argv = replaced(flags(folder), train_dir=None, validation_dir=None)
+    return [*argv, "--train_file", str(file)]
+
+
 @pytest.mark.parametrize("name", BAD_TABLES)
 def test_tables_that_cannot_be_used(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, said = BAD_TABLES[name]
-    file = str(tmp_path / "own.parquet")
-    pandas.DataFrame(rows).to_parquet(file)
-    argv = replaced(flags(tmp_path), train_dir=None, validation_dir=None)
-    argv += ["--train_file", file, "--validation_file", file]
+    argv = of_table(tmp_path, rows)
+    argv += ["--validation_file", str(tmp_path / "own.parquet")]
     assert refused(tmp_path, monkeypatch, argv).startswith(said)
 
 
@@ -179,10 +185,7 @@ def test_rows_are_numbered_as_in_their_file_where_a_share_of_them_is_held_out(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, said = HELD_OUT[name]
-    file = str(tmp_path / "own.parquet")
-    pandas.DataFrame(rows).to_parquet(file)
-    argv = replaced(flags(tmp_path), train_dir=None, validation_dir=None)
-    argv += ["--train_file", file, "--train_val_split", "0.4"]
+    argv = [*of_table(tmp_path, rows), "--train_val_split", "0.4"]
     assert refused(tmp_path, monkeypatch, argv).startswith(said)
 
 

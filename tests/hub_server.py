@@ -14,12 +14,15 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import warm
 
 Files = dict[str, bytes]
 
@@ -107,6 +110,20 @@ class HubServer:
         if name == "main" and commits:
             return commits[-1]
         return next((commit for commit in commits if commit[0] == name), None)
+
+
+def pushed(script: str, flags: Sequence[str], repository: str, home: Path) -> Files:
+    """What a run of the script with these flags leaves in the repository of a hub of its own."""
+    with HubServer() as hub:
+        done = subprocess.run(
+            [warm.python("finetune"), f"finetune/{script}.py", *flags],
+            cwd=Path(__file__).parents[1],
+            env=hub.environment(home) | {"ACCELERATE_USE_CPU": "true"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return hub.files(repository)
 
 
 class _Handler(BaseHTTPRequestHandler):

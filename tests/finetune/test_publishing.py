@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import image_runs
 import torch
-import warm
-from glue_runs import ROOT, flags, written
-from hub_server import HubServer
+from glue_runs import flags, written
+from hub_server import pushed
 from PIL import Image
 from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
@@ -22,16 +20,7 @@ from finetune.glue import SCHEMA
 def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--push_to_hub")
     argv += ["--hub_model_id", "user/cola", "--checkpointing_steps", "epoch"]
-    with HubServer() as hub:
-        done = subprocess.run(
-            [warm.python("finetune"), "finetune/glue.py", *argv],
-            cwd=ROOT,
-            env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        files = hub.files("user/cola")
+    files = pushed("glue", argv, "user/cola", tmp_path / "home")
     assert {"README.md", "graph_attn.py", "model.safetensors", "all_results.json"} <= set(files)
     assert not any(name.startswith("step_") or name.endswith(".lock") for name in files)
     card = files["README.md"].decode()
@@ -52,16 +41,7 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
         config_overrides=None,
     )
     argv += ["--push_to_hub", "--hub_model_id", "user/swin"]
-    with HubServer() as hub:
-        done = subprocess.run(
-            [warm.python("finetune"), "finetune/image_classification.py", *argv],
-            cwd=ROOT,
-            env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        files = hub.files("user/swin")
+    files = pushed("image_classification", argv, "user/swin", tmp_path / "home")
     card = files["README.md"].decode()
     assert "pipeline_tag: image-classification" in card
     assert "type: image-classification" in card

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 import soundfile
 import tiny_speech
 import torch
-import warm
-from hub_server import HubServer
+from hub_server import pushed
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForCTC, AutoProcessor, pipeline
 
@@ -205,16 +203,8 @@ def test_a_patched_model_is_pushed_as_one_that_hears(tmp_path: Path) -> None:
     flags = (*untrained(tmp_path), *GFSA, "--dataset_name", str(tmp_path / "sounds"))
     output = ("--output_dir", str(tmp_path / "out"), "--validation_split_percentage", "34")
     push = ("--max_train_steps", "1", "--push_to_hub", "--hub_model_id", "user/speech")
-    with HubServer() as hub:
-        done = subprocess.run(
-            [warm.python("finetune"), "finetune/speech_recognition.py", *flags, *output, *push],
-            cwd=Path(speech_recognition.__file__).parents[1],
-            env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        files = hub.files("user/speech")
+    argv = (*flags, *output, *push)
+    files = pushed("speech_recognition", argv, "user/speech", tmp_path / "home")
     card = files["README.md"].decode()
     assert "pipeline_tag: automatic-speech-recognition" in card
     assert "type: wer" in card

@@ -1,7 +1,7 @@
 """docs/evidence.md: every comparison and sweep that it shows, run, and written down.
 
     python finetune/evidence.py --glue data/nyu-mll/glue --ptb data/ptb-text-only/ptb_text_only \\
-        --bert models/all-MiniLM-L6-v2
+        --bert models/all-MiniLM-L6-v2 --shakespeare data/tinyshakespeare/input.txt
     python finetune/evidence.py --report_only
 
 The studies are the rows of `evidence.yaml`. Each is a call of `compare.py` or `sweep.py`, so a
@@ -50,6 +50,8 @@ def parser(names: Sequence[str]) -> argparse.ArgumentParser:
     made.add_argument("--glue", default="nyu-mll/glue", help="GLUE: a folder or an id on the hub.")
     made.add_argument("--ptb", default="ptb-text-only/ptb_text_only", help="Penn Treebank.")
     made.add_argument("--bert", default="sentence-transformers/all-MiniLM-L6-v2")
+    made.add_argument("--shakespeare", default="input.txt", help="Shakespeare's plays, one file.")
+    made.add_argument("--processes", type=int, default=1, help="Runs at once.")
     made.add_argument("--threads", type=int, default=1, help="CPU threads of a run.")
     made.add_argument("--runs", type=Path, default=ROOT / "runs" / "evidence")
     made.add_argument("--docs", type=Path, default=ROOT / "docs")

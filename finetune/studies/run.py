@@ -26,6 +26,8 @@ class Given:
     glue: str
     ptb: str
     bert: str
+    shakespeare: str
+    processes: int
     threads: int
     runs: Path
     docs: Path
@@ -47,17 +49,23 @@ class Study:
     def words(self, given: Given) -> list[str]:
         """What compare.py and sweep.py both take."""
         call = ["--script", str(ROOT / "finetune" / self.script), "--seeds", str(self.seeds)]
-        call += ["--threads", str(given.threads), "--output_dir", str(given.runs / self.name)]
+        call += ["--processes", str(given.processes), "--threads", str(given.threads)]
+        call += ["--output_dir", str(given.runs / self.name)]
         call += ["--report_only"] if given.report_only else []
         return call + [_filled(word, given) for word in self.flags.split()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Study):
-    """A call of compare.py; with ``texts``, a look inside the models of all complete seeds."""
+    """A call of compare.py; with ``reads``, a look inside the models of all complete seeds.
+
+    ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them.
+    """
 
     arms: str
     variants: Sequence[str]
+    own: Sequence[str] = ()
+    baseline: str | None = None
     start: str | None = None
     reads: str | None = None
 
@@ -65,6 +73,8 @@ class Comparison(Study):
         """Run what is not done yet; returns the exit code."""
         call = ["--arms", str(ROOT / "finetune" / "arms" / f"{self.arms}.yaml")]
         call += ["--variants", *self.variants, *(["--keep_models"] if self.reads else [])]
+        call += ["--variant_flags", *self.own] if self.own else []
+        call += ["--baseline", self.baseline] if self.baseline else []
         missing = compare.main(call + self.words(given))
         models = self._models(given.runs) if self.reads else {}
         if models:
@@ -117,4 +127,5 @@ def studies() -> list[Comparison | Sensitivity]:
 
 def _filled(word: str, given: Given) -> str:
     """With the places of data and models in it."""
-    return word.format(glue=given.glue, ptb=given.ptb, bert=given.bert)
+    places = {name: getattr(given, name) for name in ("glue", "ptb", "bert", "shakespeare")}
+    return word.format(**places)

@@ -35,6 +35,8 @@ def test_a_study_is_a_call_that_its_script_takes(
         glue="some/glue",
         ptb="some/ptb",
         bert="some/bert",
+        shakespeare="some/input.txt",
+        processes=1,
         threads=1,
         runs=tmp_path,
         docs=tmp_path,

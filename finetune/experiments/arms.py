@@ -52,8 +52,8 @@ def chosen(
     """The arms to compare, the baseline first.
 
     Args:
-        names: of variants, or of the file's arms; None is all of the file, or plain attention and
-            every registered variant.
+        names: of variants, or of the file's arms; None is all of the file, else the arms that
+            ``own_flags`` names beside plain attention, else every registered variant.
         path: a YAML file of arms, ``name: {flag: value}``; ``variant`` is the name unless given.
         own_flags: more flags of single arms, each ``"name: --flag value ..."``.
         baseline: what the others are compared to; None is plain attention, or else the first.
@@ -62,14 +62,21 @@ def chosen(
     Raises ``ValueError`` for a file, name, flag or variant that cannot be.
     """
     known = read(path) if path else {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
-    names = list(known if names is None else names)
+    lines = list(own_flags)
+    are_named = names is not None or path is not None or not lines  # else by their flags alone
+    names = list(known if names is None else names) if are_named else []
     flags = {name: dict(known.get(name, {})) for name in names}
-    for line in own_flags:
-        name, added = _own_flags(line, list(flags), script)
+    for line in lines:
+        name, added = _own_flags(line, list(flags if are_named else known), script)
         if name not in flags:
             names.append(name)
         flags[name] = {**flags.get(name, {}), **added}
     arms = [_arm(name, flags[name], known, script) for name in names]
+    has_plain = any(arm.variant == NO_VARIANT for arm in arms)
+    wants_plain = not has_plain if baseline is None else baseline == NO_VARIANT
+    if not are_named and wants_plain and NO_VARIANT not in names:
+        names.append(NO_VARIANT)
+        arms.append(_arm(NO_VARIANT, {}, known, script))
     if len(set(names)) < len(names) or len(names) < 2:
         raise refusal("variants", names, "two or more different names", "Name what to compare.")
     if baseline is None:

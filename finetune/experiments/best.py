@@ -10,19 +10,30 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
+from finetune.experiments import command_line
+from finetune.experiments.experiment import Experiment
 from finetune.experiments.gather import ArmResult, TaskResult
 from finetune.experiments.grid import Cell
+from finetune.experiments.runs import METRIC
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
 
 CONFIRMING_SEEDS = 8
-METRIC = "metric"  # the flag by which runs are told to measure more
+HOW = ("launcher", "executor", "executor_options", "processes", "threads", "keep_models")
 
 
 def best(task: TaskResult) -> ArmResult | None:
-    """The arm with the best mean among complete settings; the first of equal ones."""
+    """The arm with the best mean among complete settings; None if there is none, or several."""
+    first = leaders(task)
+    return first[0] if len(first) == 1 else None
+
+
+def leaders(task: TaskResult) -> list[ArmResult]:
+    """All complete settings with the best mean; rounding of a sum parts none of them."""
     sign = 1 if task.greater_is_better else -1
-    return max(_complete(task.settings), key=lambda arm: sign * arm.mean, default=None)
+    complete = _complete(task.settings)
+    most = max((sign * arm.mean for arm in complete), default=0.0)
+    return [arm for arm in complete if math.isclose(sign * arm.mean, most, rel_tol=1e-12)]
 
 
 def ranked(task: TaskResult) -> TaskResult:
@@ -57,32 +68,37 @@ def optimism(settings: Sequence[ArmResult]) -> float | None:
     return math.sqrt(variance / seeds) * expected_maximum(count)
 
 
-def confirmation(name: str, cells: Sequence[Cell], metric: str | None, launcher: str) -> str:
+def confirmation(name: str, asked: Experiment, cells: Sequence[Cell]) -> str:
     """The command that compares a setting with plain attention, with seeds not used yet.
+
+    It keeps every flag of the sweep's runs, and how they were run.
 
     Args:
         name: of the setting's arm.
-        cells: all runs of the sweep.
-        metric: what is compared; None is the task's main metric.
-        launcher: words before the script.
+        asked: the sweep.
+        cells: all of its runs.
     """
     cell = next(cell for cell in cells if cell.arm.name == name)
-    arm, run = cell.arm, cell.run
-    measured = [*([metric] if metric else []), *run.flags.get(METRIC, ())]
-    optional = {METRIC: measured[-1:], "launcher": [launcher] if launcher else []}
+    arm, run, common = cell.arm, cell.run, dict(asked.common)
+    # compare.py takes one metric; those that a recipe adds stay in the recipe.
+    recipe = recipes.value_of(asked.words, "recipe") if common.pop(METRIC, None) else None
+    measured = [*asked.measure.flags.get(METRIC, ())][-1:] or [asked.given.metric]
     flags = {
         "script": str(run.script),
         "variants": [NO_VARIANT, arm.name],
         "variant_flags": f"{arm.name}: {shlex.join(recipes.words(arm.flags))}",
         "first_seed": max(each.seed for each in cells) + 1,
         "seeds": CONFIRMING_SEEDS,
-        **{flag: words for flag, words in optional.items() if words},
+        METRIC: measured[0],
+        **{name: getattr(asked.given, name) for name in HOW},
         "output_dir": f"{run.folder.parents[2]}-confirm",  # of <folder>/<task>/<arm>/seed-<n>
+        "recipe": recipe,
     }
-    own = {"seed", METRIC, *arm.flags}
-    common = {flag: value for flag, value in run.flags.items() if flag not in own}
+    default = command_line.of_comparison(None).get_default
+    said = {name: value for name, value in flags.items() if value != default(name)}
+    said = {name: [] if value is True else value for name, value in said.items()}
     compare = str(run.script.with_name("compare.py"))
-    return shlex.join(["python", compare, *recipes.words({**flags, **common})])
+    return shlex.join(["python", compare, *recipes.words({**said, **common})])
 
 
 def _complete(arms: Sequence[ArmResult]) -> list[ArmResult]:

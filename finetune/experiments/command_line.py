@@ -31,7 +31,12 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
 def of_comparison(description: str | None) -> argparse.ArgumentParser:
     """The parser of compare.py; `parse_known_args` is called on it."""
     made, add = _parser(description, "what is compared", seeds=8, note="below 6 no p reaches 0.05")
-    add("--variants", nargs="+", help="The arms: variants, or names in --arms; default: all.")
+    add(
+        "--variants",
+        nargs="+",
+        help="The arms: variants, or names in --arms; default: all, or without --arms those of "
+        "--variant_flags beside plain attention.",
+    )
     add("--arms", help="YAML file of arms, `name: {flag: value}`: finetune/arms/fine-tuning.yaml.")
     add(
         "--variant_flags",

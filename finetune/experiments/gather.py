@@ -11,7 +11,9 @@ from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results, greater_is_better, metric_name
 from finetune.experiments.statistics import Interval, bootstrap_interval, holm, permutation_p
 
-TYPICAL = ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
+SCALARS, MOVED = "filter_scalars", "filter_max_moved"
+STEP, MEMORY = "seconds_per_step", "peak_memory_bytes"
+TYPICAL = (SCALARS, MOVED, STEP, MEMORY)
 NONE = "-"  # in a table, where there is no number
 
 

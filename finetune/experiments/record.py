@@ -103,7 +103,8 @@ def _arm(
     found: Mapping[str, Any], flags: Mapping[str, Any], setting: Mapping[str, Any] | None = None
 ) -> ArmResult:
     values, missing = _by_seed(found["values"]), _by_seed(found["missing"])
-    typical, paired = {name: found[name] for name in TYPICAL}, found["paired"]
+    # Earlier records have fewer numbers.
+    typical, paired = {name: found.get(name) for name in TYPICAL}, found["paired"]
     if paired is not None:
         interval = None if paired["interval"] is None else Interval(**paired["interval"])
         numbers = (paired[name] for name in ("p", "corrected_p", "better"))

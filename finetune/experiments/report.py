@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.engine.results import write_json
-from finetune.experiments import record, tables
+from finetune.experiments import degenerate, record, tables
 from finetune.experiments.best import best, confirmation, optimism, ranked
 from finetune.experiments.experiment import Experiment
 from finetune.experiments.gather import TaskResult, finished, gather
@@ -57,7 +57,11 @@ def write(
         **record.as_json(found),
         "verdicts": verdicts(found),
         "method": tables.legend(found),
-        "notes": [*missing_notes(found), *record.mixtures(done.values())],
+        "notes": [
+            *degenerate.warnings(found, cells),
+            *missing_notes(found),
+            *record.mixtures(done.values()),
+        ],
         "command": list(command),
         **record.origin(cells, done),
     }
@@ -70,12 +74,15 @@ def write(
 
 
 def best_json(task: TaskResult, asked: Experiment, cells: Sequence[Cell]) -> dict[str, Any] | None:
-    """The best setting, what its number is worth, and the command that confirms it."""
+    """The best setting, what its number is worth, and the command that confirms it.
+
+    None if no setting is complete, or several are equally good: then none is the best.
+    """
     arm = best(task)
     if arm is None:
         return None
     said = {"setting": arm.name, "settings_tried": len(task.settings)}
-    confirm = confirmation(arm.name, cells, asked.measure.name, asked.given.launcher)
+    confirm = confirmation(arm.name, asked, cells)
     return {**said, "optimism": optimism(task.settings), "confirm": confirm}
 
 
@@ -94,8 +101,8 @@ def missing_notes(found: Sequence[TaskResult]) -> list[str]:
 
 def _write_tables(found: Sequence[TaskResult], numbers: Mapping[str, Any], path: Path) -> str:
     """Write the table with what is said of it, as text, Markdown and LaTeX; returns the text."""
-    table, said = tables.table(found), numbers["verdicts"]
-    below, confirm = [*numbers["method"], *numbers["notes"]], []
+    table, said = tables.table(found), [*numbers["verdicts"], *numbers["notes"]]
+    below, confirm = numbers["method"], []
     if numbers.get("best"):
         command = f"    {numbers['best']['confirm']}"
         confirm = [f"Fresh seeds show whether it differs from {NO_VARIANT}:", command]

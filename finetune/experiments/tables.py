@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.experiments.gather import NONE, TYPICAL, ArmResult, Paired, TaskResult
+from finetune.experiments.gather import (
+    MEMORY,
+    MOVED,
+    NONE,
+    SCALARS,
+    STEP,
+    ArmResult,
+    Paired,
+    TaskResult,
+)
 from finetune.experiments.space import shown
 from finetune.experiments.statistics import EXACT_UP_TO
 from finetune.experiments.verdicts import comparisons, decimals
@@ -136,15 +145,19 @@ def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
 
 def sweep(task: TaskResult) -> Table:
     """One row for plain attention and one for each setting; a column for each swept flag."""
-    places, flags, plain = decimals(task), task.swept, task.plain
+    places, flags, plain, has_moved = decimals(task), task.swept, task.plain, _have_moved(task)
+
+    def numbers(arm: ArmResult) -> list[str]:
+        moved = [_number(arm.typical.get(MOVED), ".2g")] if has_moved else []
+        paired = difference(arm.paired, places) if plain else []
+        return [*_numbers(arm, places), *moved, *paired]
+
     rows: list[Row] = []
     if plain is not None:
-        blank = [NONE] * (len(flags) - 1)
-        rows.append([plain.name, *blank, *_numbers(plain, places), NONE, NONE])
+        rows.append([plain.name, *[NONE] * (len(flags) - 1), *numbers(plain)])
     for arm in task.settings:
-        cells = [*(shown(arm.setting.get(flag)) for flag in flags), *_numbers(arm, places)]
-        rows.append([*cells, *(difference(arm.paired, places) if plain else [])])
-    headings = [*flags, "seeds", "mean", "sd", "min", "max"]
+        rows.append([*(shown(arm.setting.get(flag)) for flag in flags), *numbers(arm)])
+    headings = [*flags, "seeds", "mean", "sd", "min", "max", *(["moved"] if has_moved else [])]
     if plain is not None:
         headings += [f"difference to {plain.name}", "95 % interval"]
     return Table(headings, [rows], "l" * len(flags) + "r" * (len(headings) - len(flags)))
@@ -157,6 +170,11 @@ def sweep_legend(task: TaskResult) -> list[str]:
         f"{task.task}, {variant}: {task.title} on the validation rows, {task.direction}; "
         "mean, standard deviation, least and greatest over the seeds. default: flag not given."
     ]
+    if _have_moved(task):
+        lines.append(
+            "Moved: how far the scalar that moved most ended from its start; the median over the "
+            "runs."
+        )
     if task.plain is None:
         return lines
     lines.append(
@@ -172,11 +190,16 @@ def sweep_legend(task: TaskResult) -> list[str]:
     return lines
 
 
+def _have_moved(task: TaskResult) -> bool:
+    """Whether any arm says how far its scalars moved; records of earlier versions do not."""
+    return any(arm.typical.get(MOVED) is not None for arm in task.arms)
+
+
 def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
     places, paired = decimals(task), arm.paired
     metric = f"{task.title} {'↑' if task.greater_is_better else '↓'}"
     p = (None, None) if paired is None else (paired.p, paired.corrected_p)
-    scalars, seconds, memory = (arm.typical.get(name) for name in TYPICAL)
+    scalars, seconds, memory = (arm.typical.get(name) for name in (SCALARS, STEP, MEMORY))
     return [
         *(task.task, arm.name, str(len(arm.values)), metric, arm.words(places)),
         *difference(paired, places),

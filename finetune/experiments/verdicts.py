@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from finetune.experiments.best import best, optimism
+from finetune.experiments.best import leaders, optimism
 from finetune.experiments.gather import ArmResult, Paired, TaskResult
 from finetune.experiments.space import described
 from finetune.experiments.statistics import LEVEL, least_shown, pairs_needed, smallest_p
@@ -26,9 +26,16 @@ def verdicts(found: Sequence[TaskResult]) -> list[str]:
 
 def sweep_verdicts(task: TaskResult) -> list[str]:
     """The best setting, and why its number is too good."""
-    arm, settings, places = best(task), task.settings, decimals(task)
-    if arm is None:
+    first, settings, places = leaders(task), task.settings, decimals(task)
+    if not first:
         return ["No setting has a value of every seed yet: none is best."]
+    arm = first[0]
+    if len(first) > 1:
+        return [
+            f"None of {len(settings)} is best: {len(first)} tie, {task.title} "
+            f"{arm.mean:.{places}f} in the mean over the seeds; "
+            f"{'; '.join(described(each.setting) for each in first)}."
+        ]
     gain = f", {arm.paired.mean:+.{places}f} to {task.arms[0].name}" if arm.paired else ""
     seeds = f"{len(arm.values)} seed{'s' if len(arm.values) > 1 else ''}"
     said = [

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import hf_graphattn as ga
 from finetune.engine import locks
 from finetune.experiments import arms, executors, grid, pool, runs, work
 from finetune.experiments.runs import Run
@@ -386,6 +387,29 @@ def test_arms_of_a_file_and_of_flags(tmp_path: Path) -> None:
     assert list(found) == ["plain", "plat", "gfsa", "wide"]  # the baseline first
     assert (found["plat"]["trainable"], found["plat"]["eps"]) == (["p"], 0.1)
     assert (found["gfsa"]["order"], found["wide"]["order"], found["wide"]["w_0"]) == (7, 9, -0.001)
+
+
+@pytest.mark.parametrize(
+    ("own", "baseline", "names"),
+    [
+        (["none: --weight_decay 0.1", "gfsa: --order 4"], None, ["none", "gfsa"]),
+        (["gfsa: --order 4"], None, ["none", "gfsa"]),
+        (["deep: --variant gfsa --order 4", "plat: --p 1.5"], None, ["none", "deep", "plat"]),
+        (["mine: --variant none --weight_decay 0.1", "gfsa: --order 4"], None, ["mine", "gfsa"]),
+        (["mine: --variant none", "gfsa: --order 4"], "none", ["none", "mine", "gfsa"]),
+        (["gfsa: --order 4", "plat: --p 1.5"], "plat", ["plat", "gfsa"]),
+    ],
+)
+def test_arms_named_by_their_flags_alone_are_all_there_are(
+    tmp_path: Path, own: list[str], baseline: str | None, names: list[str]
+) -> None:
+    cells = planned(tmp_path, "--task_name", "cola", own_flags=own, baseline=baseline)
+    assert [cell.arm.name for cell in cells if cell.seed == 3] == names
+
+
+def test_without_a_word_on_arms_every_variant_is_one(tmp_path: Path) -> None:
+    cells = planned(tmp_path, "--task_name", "cola")
+    assert {cell.arm.name for cell in cells} == {"none", *ga.variant_configs()}
 
 
 @pytest.mark.parametrize(

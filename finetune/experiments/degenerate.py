@@ -1,0 +1,74 @@
+"""Warnings of what makes a table's numbers say nothing: one answer for all rows, zeros, ties."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from finetune.engine.predictions import EVALUATED
+from finetune.experiments.gather import MOVED, TaskResult
+from finetune.experiments.grid import Cell
+
+
+def warnings(found: Sequence[TaskResult], cells: Sequence[Cell]) -> list[str]:
+    """A line for each thing that is degenerate, in a comparison or in a sweep."""
+    return [
+        f"Warning: {task.task}, {words}"
+        for task in found
+        for words in (*_constant(task, cells), *_zeros(task), *_ties(task))
+    ]
+
+
+def _constant(task: TaskResult, cells: Sequence[Cell]) -> Iterator[str]:
+    """Runs that give every row the same answer, though the rows' labels differ."""
+    seeds = defaultdict(list)
+    for cell in (cell for cell in cells if cell.task == task.task):
+        answers, labels = _answers(cell.run.folder, task.metric)
+        if len(answers) == 1 and len(labels) > 1:
+            seeds[cell.arm.name, *answers].append(str(cell.seed))
+    for (arm, answer), which in seeds.items():
+        yield (
+            f"{arm}, seed {', '.join(which)}: every row is predicted as {answer or 'no text'}; "
+            "such a run has learned nothing that this metric could show."
+        )
+
+
+def _answers(folder: Path, metric: str) -> tuple[set[str], set[str]]:
+    """The different predictions and labels of the metric's split; none where no run wrote any."""
+    before, after = EVALUATED.split("{}")
+    names = (path.name for path in folder.glob(EVALUATED.format("*")))
+    ends = (name.removeprefix(before).removesuffix(after) for name in names)
+    own = [end for end in ends if metric.endswith(end)]
+    if not own:
+        return set(), set()
+    path = folder / EVALUATED.format(max(own, key=len))
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return {row["prediction"] for row in rows}, {row["label"] for row in rows}
+
+
+def _zeros(task: TaskResult) -> Iterator[str]:
+    """Arms whose metric is 0 in all seeds, where that is not as good as it can be."""
+    zero = [arm.name for arm in task.arms if arm.values and not any(arm.values.values())]
+    if zero and task.greater_is_better:
+        yield f"{', '.join(zero)}: {task.title} is 0 in all seeds."
+
+
+def _ties(task: TaskResult) -> Iterator[str]:
+    """Arms with identical values in all seeds, zeros left out."""
+    alike = defaultdict(list)
+    for arm in task.arms:
+        if any(arm.values.values()):
+            alike[tuple(arm.values.items())].append(arm)
+    for arms in (arms for arms in alike.values() if len(arms) > 1):
+        moved = {arm.name: arm.typical.get(MOVED) for arm in arms}
+        known = ", ".join(f"{name} {far:.2g}" for name, far in moved.items() if far is not None)
+        seeds = len(arms[0].values)
+        yield (
+            f"{', '.join(moved)}: the same {task.title} in "
+            f"{f'all {seeds} seeds' if seeds > 1 else 'the one seed'}. Their filters had no "
+            "effect, or were not learned, or the metric is too coarse to part them"
+            f"{f'; how far their scalars moved: {known}' if known else ''}."
+        )

@@ -1,0 +1,180 @@
+"""Warnings where a table's numbers say nothing, and what a sweep says of a tie for the best."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import glue_stand_in
+import pytest
+
+from finetune import compare, sweep
+from finetune.experiments import arms, best, command_line, degenerate, experiment, record, tables
+from finetune.experiments.arms import Arm
+from finetune.experiments.experiment import Experiment
+from finetune.experiments.gather import ArmResult, TaskResult
+from finetune.experiments.grid import Cell
+from finetune.experiments.runs import Run
+from finetune.experiments.verdicts import verdicts
+
+
+def task_of(values: dict[str, list[float]], *, greater: bool = True, **typical) -> TaskResult:
+    """Arms with these values, seed by seed; of a sweep if their names are numbers."""
+    results = [
+        ArmResult(
+            name,
+            dict(enumerate(by_seed)),
+            {"variant": "gfsa"},
+            {"order": int(name)} if name.isdigit() else {},
+            typical={"filter_max_moved": typical.get(name)},
+        )
+        for name, by_seed in values.items()
+    ]
+    return TaskResult("cola", "eval_matthews_correlation", greater, results)
+
+
+def cell_of(folder: Path, arm: str, seed: int, rows: list[str], suffix: str = "") -> Cell:
+    """A run's folder with the file of its predictions."""
+    own = folder / arm / f"seed-{seed}"
+    own.mkdir(parents=True, exist_ok=True)
+    lines = [f"{i}\t{row}" for i, row in enumerate(rows)]
+    text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
+    (own / f"eval_predictions{suffix}.tsv").write_text(text)
+    return Cell("cola", Arm(arm, {}), seed, Run(f"{arm}-{seed}", Path("glue.py"), own, {}, {}))
+
+
+def test_one_answer_for_all_rows_is_told(tmp_path: Path) -> None:
+    cells = [
+        cell_of(tmp_path, "none", 0, ["1\t0", "0\t1"]),
+        cell_of(tmp_path, "gfsa", 0, ["1\t0", "1\t1"]),
+        cell_of(tmp_path, "gfsa", 2, ["1\t0", "1\t1"]),
+        cell_of(tmp_path, "plat", 0, ["1\t1", "1\t1"]),  # the rows have one label: no fault
+        cell_of(tmp_path, "xsa", 0, ['\ta "quoted" text', "\tb"]),
+    ]
+    found = task_of({"none": [0.1, 0.2], "gfsa": [0.3, 0.1]})
+    assert degenerate.warnings([found], cells) == [
+        "Warning: cola, gfsa, seed 0, 2: every row is predicted as 1; such a run has learned "
+        "nothing that this metric could show.",
+        "Warning: cola, xsa, seed 0: every row is predicted as no text; such a run has learned "
+        "nothing that this metric could show.",
+    ]
+
+
+def test_predictions_are_those_of_the_metric_s_own_split(tmp_path: Path) -> None:
+    cell_of(tmp_path, "none", 0, ["1\t0", "0\t1"])
+    cell = cell_of(tmp_path, "none", 0, ["1\t0", "1\t1"], "_mm")
+    for metric, count in (("eval_accuracy", 0), ("eval_accuracy_mm", 1)):
+        task = TaskResult("cola", metric, True, [ArmResult("none", {0: 0.5})])
+        assert len(degenerate.warnings([task], [cell])) == count
+
+
+def test_a_metric_of_zero_in_all_seeds_is_told() -> None:
+    found = {"none": [0.0, 0.0], "gfsa": [0.0, 0.1], "plat": [0.0, 0.0]}
+    assert degenerate.warnings([task_of(found)], []) == [
+        "Warning: cola, none, plat: matthews correlation is 0 in all seeds."
+    ]
+    assert degenerate.warnings([task_of(found, greater=False)], []) == []  # no error is no fault
+
+
+def test_arms_that_tie_exactly_are_told() -> None:
+    found = task_of({"none": [0.5, 0.6], "gfsa": [0.5, 0.6], "plat": [0.6, 0.5]}, gfsa=0.0)
+    assert degenerate.warnings([found], []) == [
+        "Warning: cola, none, gfsa: the same matthews correlation in all 2 seeds. Their filters "
+        "had no effect, or were not learned, or the metric is too coarse to part them; how far "
+        "their scalars moved: gfsa 0."
+    ]
+
+
+def test_a_tie_for_the_best_names_none() -> None:
+    tied = task_of({"2": [0.6, 0.5], "3": [0.5, 0.6], "4": [0.1, 0.2]})
+    assert best.best(tied) is None
+    assert verdicts([tied]) == [
+        "None of 3 is best: 2 tie, matthews correlation 0.550 in the mean over the seeds; "
+        "order 2; order 3."
+    ]
+    # 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ by a rounding error.
+    rounded = task_of({"2": [0.1, 0.2, 0.3], "3": [0.3, 0.2, 0.1]})
+    assert len(best.leaders(rounded)) == 2
+    alone = task_of({"2": [0.6, 0.5], "3": [0.5, 0.5]})
+    assert best.best(alone).name == "2"
+
+
+def test_a_report_tells_a_tie_and_has_no_command_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = glue_stand_in.save(tmp_path)
+    assert sweep.main(glue_stand_in.argv(fake, "order: [4, 6]")) == 0  # as far from order 5
+    found = glue_stand_in.report(fake)
+    assert found["best"] is None
+    assert "None of 2 is best: 2 tie" in found["verdicts"][0]
+    assert found["notes"][0].startswith("Warning: cola, order-4, order-6: the same")
+    for text in (capsys.readouterr().out, (fake / "out/sweep.txt").read_text()):
+        assert found["notes"][0] in text
+        assert "compare.py" not in text
+
+
+def test_a_sweep_says_how_far_the_scalars_moved() -> None:
+    found = task_of({"none": [0.5], "2": [0.6], "3": [0.7]}, **{"2": 0.0123, "3": None})
+    table = tables.table([found])
+    assert table.headings[6] == "moved"
+    assert [row[6] for row in table.rows] == ["-", "0.012", "-"]
+    assert any(line.startswith("Moved: how far") for line in tables.legend([found]))
+    kept = json.loads(json.dumps(record.as_json([found])))
+    assert tables.table(record.results_of(kept)) == table
+    for arm in (kept["plain"], *kept["settings"]):  # as earlier versions wrote it
+        del arm["filter_max_moved"]
+    earlier = record.results_of(kept)
+    assert "moved" not in tables.table(earlier).headings
+    assert not any(line.startswith("Moved") for line in tables.legend(earlier))
+
+
+def planned(words: list[str]) -> tuple[Experiment, list[Cell]]:
+    """What compare.py makes of these words."""
+    given, others = command_line.of_comparison(None).parse_known_args(words)
+    script = experiment.script_of(given)
+    chosen = arms.chosen(given.variants, given.arms, given.variant_flags, given.baseline, script)
+    asked = experiment.planned(given, others, script, chosen)
+    return asked, asked.cells()
+
+
+@pytest.mark.parametrize(
+    ("space", "others"),
+    [
+        ("{order: [5], w_0: [-0.00001], layers: [[0, -1]]}", ["--filter_learning_rate", "0.1"]),
+        ("{order: [5], trainable: [[]]}", ["--weight_decay", "0.0", "--max_length", "16"]),
+        ("{learning_rate: [0.5]}", ["--recipe", "{folder}/recipe.yaml"]),
+        ("{order: [5]}", ["--recipe", "{folder}/recipe.yaml", "--metric", "accuracy"]),
+        ("{order: [5]}", ["--metric", "{folder}/own.py", "--recipe", "{folder}/recipe.yaml"]),
+        ("{order: [5]}", ["--train_file", "{folder}/my own 'data'.json", "--group_by_length"]),
+        ("{order: [5]}", ["--threads", "2", "--processes", "2", "--keep_models"]),
+        ("{order: [5]}", ["--executor", "slurm", "--executor_options", "timeout_min=9"]),
+        ("{order: [5]}", ["--launcher", "accelerate launch --num_processes 2"]),
+    ],
+)
+def test_the_confirming_command_keeps_every_flag(
+    tmp_path: Path, space: str, others: list[str]
+) -> None:
+    """Parsed by compare.py's own parser: the runs have the flags that the sweep's have."""
+    fake = glue_stand_in.save(tmp_path)
+    glue_stand_in.save_metric(fake)
+    recipe = "{learning_rate: 0.01, order: 7, w_0: -0.1, metric: [f1], seed: 9, variant: gfsa}"
+    (fake / "recipe.yaml").write_text(recipe)
+    argv = glue_stand_in.argv(fake, space, *(word.format(folder=fake) for word in others))
+    given, words = command_line.of_sweep(None).parse_known_args(argv)
+    swept = experiment.sweep(given, words)
+    cells = swept.cells(swept.grid())
+    winner = cells[1].arm.name
+    python, script, *confirming = shlex.split(best.confirmation(winner, swept, cells))
+    assert (python, script) == ("python", str(fake / "compare.py"))
+    asked, again = planned(confirming)
+    assert [cell.seed for cell in again] == [seed for seed in range(2, 10) for _ in range(2)]
+    for before, after in zip(cells[:2], again[:2], strict=True):
+        assert before.arm.name == after.arm.name
+        own = {"seed": after.seed}
+        assert {**before.run.flags, **own} == after.run.flags
+        assert {**before.run.settings, **own} == after.run.settings
+    assert asked.measure == swept.measure
+    same = ("launcher", "threads", "processes", "keep_models", "executor", "executor_options")
+    assert [getattr(asked.given, n) for n in same] == [getattr(given, n) for n in same]
+    assert compare.main([*confirming, "--dry_run"]) == 0

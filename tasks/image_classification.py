@@ -14,6 +14,7 @@ from tasks import Split, Task
 from tasks.metrics import ACCURACY, TOP5
 
 FAMILY = "image_classification"
+TRAIN = "train"  # the training split, of every data set of images
 DIGITS_TRAIN = 1197  # of 1,797 rows, as scikit-learn orders them
 
 
@@ -24,6 +25,7 @@ def image_task(name: str, image_column: str = "image", **others: Any) -> Task:
         family=FAMILY,
         objective="classify",
         image_column=image_column,
+        train_split=TRAIN,
         submits_names=True,
         **{"metrics": (ACCURACY, TOP5), "main_metric": ACCURACY.name} | others,
     )

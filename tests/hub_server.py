@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import warm
 
@@ -191,16 +191,33 @@ class _Handler(BaseHTTPRequestHandler):
             names = [{"rfilename": name} for name in sorted(found[1])]
             self._json({"id": repo, "sha": found[0], "siblings": names, "private": False})
 
-    def _tree(self, body: bytes, repo: str, revision: str) -> None:
+    def _paths(self, body: bytes, repo: str, revision: str) -> None:
+        """Of each path asked for what there is: a file, or a folder that files lie in."""
+        found = self.server_hub.revision(repo, revision)
+        files: Files = found[1] if found else {}
+        asked = parse_qs(body.decode()).get("paths", [])
+        folders = [path for path in asked if any(name.startswith(f"{path}/") for name in files)]
+        self._json(
+            [_entry(path, files[path]) for path in asked if path in files]
+            + [_folder(path) for path in folders]
+        )
+
+    def _tree(self, body: bytes, repo: str, revision: str, folder: str | None = None) -> None:
+        """The files; of ``recursive=false`` those of one folder, and the folders in it."""
         found = self.server_hub.revision(repo, revision)
         if found is None:
             self._fail(404, "RevisionNotFound")
             return
+        start = f"{folder}/" if folder else ""
+        files = {name: data for name, data in found[1].items() if name.startswith(start)}
+        folders = set[str]()
+        if parse_qs(urlsplit(self.path).query).get("recursive") == ["false"]:
+            deeper = {name for name in files if "/" in name.removeprefix(start)}
+            folders = {start + name.removeprefix(start).partition("/")[0] for name in deeper}
+            files = {name: data for name, data in files.items() if name not in deeper}
         self._json(
-            [
-                {"type": "file", "path": name, "size": len(data), "oid": _etag(data)}
-                for name, data in sorted(found[1].items())
-            ]
+            [_folder(name) for name in sorted(folders)]
+            + [_entry(name, data) for name, data in sorted(files.items())]
         )
 
     def _resolve(self, body: bytes, repo: str, revision: str, name: str) -> None:
@@ -213,17 +230,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(found[1][name], found[0])
 
     def _send(self, data: bytes, sha: str) -> None:
-        start = 0
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        start, end = 0, len(data)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         if asked:
-            start = int(asked[1])
-        part = data[start:]
+            start, end = int(asked[1]), min(int(asked[2] or len(data)) + 1, len(data))
+        part = data[start:end]
         self.send_response(206 if asked else 200)
         self.send_header("ETag", f'"{_etag(data)}"')
         self.send_header("X-Repo-Commit", sha)
         self.send_header("Content-Length", str(len(part)))
         if asked:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
         self.end_headers()
         if self.command == "HEAD":
             return
@@ -249,18 +266,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+def _entry(name: str, data: bytes) -> dict[str, Any]:
+    return {"type": "file", "path": name, "size": len(data), "oid": _etag(data)}
+
+
+def _folder(name: str) -> dict[str, Any]:
+    return {"type": "directory", "path": name, "oid": _etag(name.encode())}
+
+
 def _etag(data: bytes) -> str:
     return hashlib.sha1(data).hexdigest()
 
 
 _REPO = r"([^/]+/[^/]+)"
+_KIND = "(?:models|datasets)"  # of repositories; their names are kept together
 _ROUTES: tuple[tuple[str, Callable[..., None]], ...] = (
     ("POST /api/repos/create", _Handler._create),
     ("POST /api/validate-yaml", _Handler._validate),
     (f"POST /api/models/{_REPO}/preupload/(.+)", _Handler._preupload),
     (f"POST /api/models/{_REPO}/commit/(.+)", _Handler._commit),
-    (f"GET /api/models/{_REPO}/tree/([^/]+).*", _Handler._tree),
-    (f"GET /api/models/{_REPO}/revision/(.+)", _Handler._info),
-    (f"GET /api/models/{_REPO}", _Handler._info),
-    (f"(?:GET|HEAD) /{_REPO}/resolve/([^/]+)/(.+)", _Handler._resolve),
+    (f"POST /api/datasets/{_REPO}/paths-info/([^/]+)", _Handler._paths),
+    (f"GET /api/{_KIND}/{_REPO}/tree/([^/]+)/?(.*)", _Handler._tree),
+    (f"GET /api/{_KIND}/{_REPO}/revision/(.+)", _Handler._info),
+    (f"GET /api/{_KIND}/{_REPO}", _Handler._info),
+    (f"(?:GET|HEAD) /(?:datasets/)?{_REPO}/resolve/([^/]+)/(.+)", _Handler._resolve),
 )

@@ -10,7 +10,7 @@ import datasets
 from datasets import ClassLabel, Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
 
-from finetune.data import augmentation, image_folders, labels, local, sources
+from finetune.data import augmentation, image_folders, labels, local, sources, streaming
 from finetune.data import rows as row_checks
 from finetune.data.wording import Words, listed, reason, refusal
 from finetune.settings.images import ImageDataArguments
@@ -21,26 +21,36 @@ READERS = {".parquet": "parquet"}
 ENCODED = datasets.Image(decode=False)
 
 
-def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, DatasetDict]:
+Rows = Mapping[str, Dataset | streaming.Streamed]
+
+
+def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
     """The task, whose classes are the data's, and its rows: encoded ``image``, and ``labels``.
+
+    Under ``streaming`` the training rows stay where they are.
 
     Raises ``ValueError`` if the source, a split or a column is missing, a label is none of the
     training rows', or torchvision is needed and cannot be imported.
     """
     if arguments.needs_torchvision:
         augmentation.transforms()  # before minutes of reading
-    task, rows = _read(arguments)
+    stream = streaming.Training(images.TRAIN) if arguments.streaming else None
+    task, rows = _read(arguments, stream)
     task = _with_columns(task, rows, arguments)
     row_checks.check_splits(task, rows, [task.train_split])
+    if stream is not None:
+        _check_names(task, rows)
     task = _with_names(task, rows)
     rows, places = _with_validation(task, rows, arguments.train_val_split)
     found = row_checks.checked(task, rows, arguments, predict)
-    return task, DatasetDict(
-        {n: _encoded(task, n, split, places.get(n)) for n, split in found.items()}
-    )
+    encoded = {n: _encoded(task, n, split, places.get(n)) for n, split in found.items()}
+    if stream is None:
+        return task, encoded
+    training = stream.of(task, arguments.max_train_samples, arguments.shuffle_buffer_size)
+    return task, encoded | {task.train_split: training}
 
 
-def _read(arguments: ImageDataArguments) -> tuple[Task, DatasetDict]:
+def _read(arguments: ImageDataArguments, take: sources.Take | None) -> tuple[Task, DatasetDict]:
     """The task, and the rows of its source as they are."""
     if arguments.train_dir is not None:
         rows = image_folders.read(
@@ -61,6 +71,7 @@ def _read(arguments: ImageDataArguments) -> tuple[Task, DatasetDict]:
         infer=lambda rows, family: _own_task(rows),
         named=lambda name: images.image_task(labels.OWN_FILES, dataset_name=name),
         adapt=adapt,
+        take=take,
     )
 
 
@@ -162,6 +173,18 @@ def _with_names(task: Task, rows: DatasetDict) -> Task:
     few = len(known) <= 5  # all of which are among the five best
     metrics = tuple(each for each in task.metrics if each.name != images.TOP5.name or not few)
     return replace(task, label_names=tuple(known), metrics=metrics)
+
+
+def _check_names(task: Task, rows: DatasetDict) -> None:
+    """Raise ``Refused`` where only all rows together would say which classes there are."""
+    feature = rows[task.train_split].features[task.label_column]
+    if not isinstance(feature, ClassLabel):
+        raise refusal(
+            f"streaming, with the column {task.label_column}",
+            Words(f"of type {feature}"),
+            "with class labels, whose names the data state before their rows are read",
+            "Drop --streaming, or write the data with datasets' ClassLabel.",
+        )
 
 
 def _encoded(task: Task, name: str, rows: Dataset, places: Sequence[int] | None) -> Dataset:

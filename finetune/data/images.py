@@ -17,13 +17,14 @@ import datasets
 import numpy as np
 import torch
 from accelerate.utils import tqdm
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from PIL.Image import Image
 from torch import Tensor
 
-from finetune.data import augmentation, local
+from finetune.data import augmentation, image_rows, local
 from finetune.data.loaders import Loaders, of_splits
 from finetune.data.orders import Numbered
+from finetune.data.streaming import InWindows, Streamed
 from finetune.data.wording import Words, reason, refusal
 from finetune.errors import Refused
 from finetune.settings.images import ImageDataArguments
@@ -60,7 +61,41 @@ class Images:
         """The row's image and label, and the number that decides what is drawn for it, if any."""
         row, number = index if isinstance(index, tuple) else (index, None)
         found = self.rows[row]
-        return found | {"image": read(found["image"]).convert(self.mode), "number": number}
+        return found | {"image": self._image(row, found).convert(self.mode), "number": number}
+
+    def _image(self, row: int, found: Mapping[str, Any]) -> Image:
+        return read(found["image"])
+
+
+@dataclass(frozen=True)
+class StreamedImages(Images):
+    """Training images that nobody has looked at before they are read.
+
+    Attributes:
+        numbers: the model's number of each label, as the rows have it.
+    """
+
+    rows: Streamed
+    numbers: Sequence[int]
+
+    def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
+        """As `Images`; raises ``Refused`` for a row that cannot be used."""
+        row = index[0] if isinstance(index, tuple) else index
+        found = super().__getitem__(index)
+        label = found["labels"]
+        if label is None or not 0 <= label < len(self.numbers):
+            allowed = f"0 to {len(self.numbers) - 1}"
+            raise refusal(f"In {self.rows.place(row)}, the label", label, allowed, "Correct it.")
+        return found | {"labels": self.numbers[label]}
+
+    def _image(self, row: int, found: Mapping[str, Any]) -> Image:
+        try:
+            image = read(found["image"])
+        except Exception as error:  # of whichever of Pillow's readers finds the fault
+            raise _refused(self.rows.place(row), found["image"], error) from None
+        if image.mode in DEEP:
+            raise _refused(self.rows.place(row), found["image"], image.mode)
+        return image
 
 
 @dataclass(frozen=True)
@@ -97,7 +132,7 @@ class Collate:
 
 def loaders(
     task: Task,
-    rows: DatasetDict,
+    rows: image_rows.Rows,
     processor: Any,
     size: tuple[int, int],
     mode: str,
@@ -119,7 +154,9 @@ def loaders(
 
     Raises ``ValueError`` for an image that cannot be read.
     """
-    digests = {name: checked(name, split, mode) for name, split in rows.items()}
+    stream = rows.get(task.train_split)
+    whole = {name: split for name, split in rows.items() if isinstance(split, Dataset)}
+    digests = {name: checked(name, split, mode) for name, split in whole.items()}
     order = np.array(label_order)
 
     def numbered(split: Dataset) -> Dataset:
@@ -128,16 +165,24 @@ def loaders(
         own = order[split.with_format("numpy")["labels"][:]].tolist()
         return split.remove_columns("labels").add_column("labels", own)
 
-    found = {n: Images(numbered(split), mode, digests[n]) for n, split in rows.items()}
+    found = {n: Images(numbered(split), mode, digests[n]) for n, split in whole.items()}
+    origin = local.origin(whole, digests)
+    sampler: Numbered | InWindows
+    if isinstance(stream, Streamed):
+        found[task.train_split] = StreamedImages(stream, mode, stream.digest, label_order)
+        origin[task.train_split] = stream.origin()
+        sampler = InWindows(stream.sizes, arguments.shuffle_buffer_size)
+    else:
+        sampler = Numbered(len(found[task.train_split]))
     changes = augmentation.augmentation(arguments, size, len(label_order))
     return of_splits(
         task,
         found,
-        local.origin(rows, digests),
+        origin,
         train,
         Collate(processor, changes),
         Collate(processor),
-        Numbered(len(found[task.train_split])),
+        sampler,
         workers=arguments.dataloader_num_workers,
     )
 
@@ -155,7 +200,8 @@ def checked(name: str, rows: Dataset, mode: str) -> str:
             looked = list(pool.map(_looked_at, chunk["image"]))
             for i, (digest, found) in enumerate(looked):
                 if isinstance(found, Exception) or found in DEEP:
-                    raise _refused(name, rows, start + i, chunk["image"][i], found)
+                    where = local.place(name, rows, start + i)
+                    raise _refused(where, chunk["image"][i], found)
                 total.update(digest)
                 modes[found] += 1
             total.update(np.array(chunk.get("labels", ())).tobytes())
@@ -185,11 +231,11 @@ def _looked_at(value: Mapping[str, Any] | None) -> tuple[bytes, str | Exception]
         return b"", error
 
 
-def _refused(split: str, rows: Dataset, index: int, value: Any, found: str | Exception) -> Refused:
+def _refused(place: str, value: Any, found: str | Exception) -> Refused:
     path = (value or {}).get("path")
     what = f"the image {path}" if path else "the image"
     if not (path and Path(path).exists()):
-        what = f"In {local.place(split, rows, index)}, {what}"
+        what = f"In {place}, {what}"
     if isinstance(found, str):
         remedy = "Convert it: Pillow would cut its values off at 255."
         return refusal(what, Words(f"of mode {found}"), "images of 8 bits a pixel", remedy)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict, load_dataset
+from datasets import DatasetDict, Features, load_dataset, load_dataset_builder
 
 import tasks
 from finetune.data import columns, files, labels, local
@@ -16,6 +16,8 @@ from finetune.errors import Refused
 from finetune.settings.groups import SourceArguments
 from tasks import Task, metrics
 
+# What reads the files of each split, by its name, with features that their source states, if any.
+Take = Callable[[Mapping[str, Sequence[str]], Features | None], DatasetDict]
 READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 TEXT_READERS = READERS | {".txt": "text"}
 
@@ -28,13 +30,14 @@ def read(
     infer: Callable[[DatasetDict, str], Task] | None = None,
     named: Callable[[str], Task] | None = None,
     adapt: Callable[[Task], Task] = lambda task: task,
+    take: Take | None = None,
 ) -> tuple[Task, DatasetDict]:
     """The task, and all rows of its source as they are.
 
     ``readers`` are the kinds of own files that the family takes; ``infer`` makes the task of own
     files from their rows and the family, by default a classification or regression; ``named``
     makes that of a data set without a task, where the family takes such; ``adapt`` changes a known
-    task as the flags ask, before it is read.
+    task as the flags ask, before it is read; ``take`` reads the files instead of `datasets`.
 
     Raises ``ValueError`` if the task is not known, or the source cannot be read.
     """
@@ -48,13 +51,14 @@ def read(
         )
     if arguments.task_name is not None:
         task = with_metrics(adapt(tasks.get(arguments.task_name, family)), arguments.metric)
-        rows = _read_files(own, task, readers) if own else read_source(arguments.dataset_name, task)
+        name = arguments.dataset_name
+        rows = _read_files(own, task, readers, take) if own else read_source(name, task, take)
     elif own:
-        rows = _read_files(own, None, readers)
+        rows = _read_files(own, None, readers, take)
         task = with_metrics((infer or _infer_task)(rows, family), arguments.metric)
     elif named is not None and arguments.dataset_name is not None:
         task = with_metrics(adapt(named(arguments.dataset_name)), arguments.metric)
-        rows = read_source(arguments.dataset_name, task)
+        rows = read_source(arguments.dataset_name, task, take)
     else:
         raise refusal(
             "task_name",
@@ -93,7 +97,9 @@ def _files(arguments: SourceArguments, readers: Mapping[str, str]) -> dict[str, 
     return {split: path for split, path in given.items() if path is not None}
 
 
-def _read_files(own: dict[str, str], task: Task | None, readers: Mapping[str, str]) -> DatasetDict:
+def _read_files(
+    own: dict[str, str], task: Task | None, readers: Mapping[str, str], take: Take | None = None
+) -> DatasetDict:
     """The files as splits; a task's first validation and test splits take their files' rows."""
     names = {split: split for split in own}
     if task is not None:
@@ -103,11 +109,15 @@ def _read_files(own: dict[str, str], task: Task | None, readers: Mapping[str, st
     kinds = {str(files.kind(path, readers)) for path in own.values()}
     reader = _only(kinds, "train_file, validation_file, test_file", list(own.values()))
     named = {names[split]: [path] for split, path in own.items()}
+    if take is not None:
+        return take(named, None)
     return local.read_files(reader, named, task.text_columns if task else ())
 
 
-def read_source(dataset_name: str | None, task: Task) -> DatasetDict:
+def read_source(dataset_name: str | None, task: Task, take: Take | None = None) -> DatasetDict:
     """The rows of ``dataset_name``, a hub id or a folder, or of the task's own source.
+
+    ``take`` reads its files instead of `datasets`.
 
     Raises ``ValueError`` if it cannot be read.
     """
@@ -116,12 +126,17 @@ def read_source(dataset_name: str | None, task: Task) -> DatasetDict:
     source = dataset_name or task.dataset_name or ""
     folder = Path(source)
     if folder.is_dir() and not (folder / "README.md").is_file():
-        return _read_bare_folder(folder, task)
+        found = _bare_files(folder, task)
+        return take(found, None) if take else _read_bare_folder(folder, task, found)
     if folder.is_file():
         remedy = "It is a file: give it as train_file, validation_file or test_file."
         raise refusal("dataset_name", source, "a hub id, or a local folder of its layout", remedy)
     settings: dict[str, Any] = {"name": task.dataset_config, "data_dir": task.data_dir}
     try:
+        if take is not None:
+            return _taken(
+                take, str(folder.resolve()) if folder.is_dir() else source, task, settings
+            )
         if folder.is_dir():
             return local.read_folder(folder, task.text_columns, **settings)
         return load_dataset(source, revision=task.revision, **settings)
@@ -136,8 +151,17 @@ def read_source(dataset_name: str | None, task: Task) -> DatasetDict:
         ) from None
 
 
-def _read_bare_folder(folder: Path, task: Task) -> DatasetDict:
-    """The splits of a folder of the hub's layout that lacks the card with their names.
+def _taken(take: Take, source: str, task: Task, settings: Mapping[str, Any]) -> DatasetDict:
+    """What ``take`` reads of the files that a hub's data set, or a folder with a card, names."""
+    builder = load_dataset_builder(source, revision=task.revision, **settings)
+    found = builder.config.data_files or {}
+    return take(
+        {str(n): list(map(str, paths)) for n, paths in found.items()}, builder.info.features
+    )
+
+
+def _bare_files(folder: Path, task: Task) -> dict[str, list[str]]:
+    """The files of each split of a folder of the hub's layout that lacks the card with their names.
 
     `datasets` then guesses names, and takes MNLI's two validation splits for one. Both layouts of
     the hub are known: `<config>/<split>-00000-of-00001.parquet`, and that of its conversions,
@@ -162,6 +186,10 @@ def _read_bare_folder(folder: Path, task: Task) -> DatasetDict:
             f"a folder with {place}/<split>-* or {place}/<split>/*, {', '.join(READERS)}",
             "Check the path, or choose another task_name.",
         )
+    return found
+
+
+def _read_bare_folder(folder: Path, task: Task, found: Mapping[str, list[str]]) -> DatasetDict:
     every = [path for paths in found.values() for path in paths]
     for path in every:
         files.check("dataset_name, with", path, READERS)

@@ -66,14 +66,33 @@ class ImageDataArguments(AugmentationArguments):
     dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
     image_column_name: str | None = flag("Column with the images, where it is not the only one.")
     label_column_name: str | None = flag("Column with the labels, where it is not label.")
+    streaming: bool = flag(
+        "Read training images where they lie, when they are needed: parquet files on a hub or "
+        "here. Other splits are read whole.",
+        False,
+    )
+    shuffle_buffer_size: int = flag(
+        "[streaming] Training rows are drawn from so many at a time, which are kept in memory.",
+        4000,
+    )
     dataloader_num_workers: int = flag("Processes that read images; 0: the run's.", 0, free=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, 0, "dataloader_num_workers")
+        at_least(self, 1, "shuffle_buffer_size")
         share = self.train_val_split
         if share is not None and not 0 < share < 1:
             raise refusal("train_val_split", share, "above 0 and below 1", "Give a share.")
+        own = {"train_dir": self.train_dir, "train_val_split": share}
+        for name, value in own.items() if self.streaming else ():
+            if value is not None:
+                remedy = (
+                    "Drop --streaming: images of a folder are read when they are needed anyway."
+                    if name == "train_dir"
+                    else "Hold rows out in a validation split of their own."
+                )
+                raise refusal(name, value, "None with streaming", remedy)
         sources = ("task_name", "dataset_name", "train_file", "validation_file", "test_file")
         others = {name: x for name in sources if (x := getattr(self, name)) is not None}
         if self.train_dir is None and self.validation_dir is not None:

@@ -1,0 +1,264 @@
+"""Training images that are read where they lie: which rows, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import warm
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from hub_server import HubServer
+from image_runs import CLASSES, VIT, pixels, replaced, resumed_as_if_never_stopped, written
+from PIL import Image as Pillow
+
+from finetune import image_classification
+from finetune.data import streaming
+from finetune.errors import Refused
+
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - {split: train, path: data/train-*}
+  - {split: validation, path: data/validation-*}
+---
+"""
+LABELLED = Features(image=Image(), label=ClassLabel(names=list(CLASSES)))
+COUNTS = (7, 1, 10)  # rows of the training files, in row groups of 3
+
+
+def save_parquet(folder: Path, features: Features = LABELLED) -> Path:
+    """A folder of the hub's layout: 18 training rows in three files, 12 to evaluate on."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "README.md").write_text(CARD)
+    start = 0
+    for i, count in enumerate(COUNTS):
+        rows = made(range(start, start + count), features)
+        rows.to_parquet(folder / "data" / f"train-{i}.parquet", batch_size=3)
+        start += count
+    made(range(100, 112), features).to_parquet(folder / "data" / "validation-0.parquet")
+    return folder
+
+
+def made(numbers: Sequence[int], features: Features = LABELLED) -> Dataset:
+    """Rows with an image of its own for each number."""
+    images = [Pillow.fromarray(pixels(number)) for number in numbers]
+    labels = [number % len(CLASSES) for number in numbers]
+    return Dataset.from_dict({"image": images, "label": labels}, features=features)
+
+
+def flags(folder: Path, out: Path, *others: str) -> list[str]:
+    """Flags of a short run that streams the rows of such a folder."""
+    return [
+        *("--dataset_name", str(folder), "--streaming", "--shuffle_buffer_size", "6"),
+        *("--model_type", "vit", "--config_overrides", VIT, "--output_dir", str(out)),
+        *("--per_device_train_batch_size", "4", "--num_train_epochs", "1", *others),
+    ]
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path) for path in (folder / "data").glob("train-*"))
+
+
+def test_every_row_is_that_of_the_files(tmp_path: Path) -> None:
+    rows = streaming.opened(files_of(save_parquet(tmp_path)))
+    assert rows.sizes == [3, 3, 1, 1, 3, 3, 3, 1]
+    found = rows.named({"image": "image", "label": "labels"}, window=6)
+    read = [pickle.loads(pickle.dumps(found))[row] for row in range(len(found))]
+    assert [row["labels"] for row in read] == [n % len(CLASSES) for n in range(sum(COUNTS))]
+    known = made(range(sum(COUNTS))).cast_column("image", Image(decode=False))["image"]
+    assert [row["image"]["bytes"] for row in read] == [row["bytes"] for row in known]
+    assert rows.place(0) == f"row 1 of {files_of(tmp_path)[0]}"
+    assert rows.place(17) == f"row 10 of {files_of(tmp_path)[2]}"
+    assert rows.sample()["label"] == [0]
+
+
+def test_the_first_rows_are_a_prefix_with_a_digest_of_its_own(tmp_path: Path) -> None:
+    whole = streaming.opened(files_of(save_parquet(tmp_path)))
+    first = whole.first(9)
+    assert first.sizes == [3, 3, 1, 1, 1]
+    labels = first.named({"label": "labels"}, 4)
+    assert [labels[row]["labels"] for row in range(9)] == [n % len(CLASSES) for n in range(9)]
+    assert whole.first(99) is whole
+    assert whole.digest == streaming.opened(files_of(tmp_path)).digest != first.digest
+    made(range(50, 57)).to_parquet(tmp_path / "data" / "train-0.parquet", batch_size=3)
+    assert streaming.opened(files_of(tmp_path)).digest != whole.digest
+
+
+def test_an_epoch_reads_each_row_once_from_windows_of_row_groups() -> None:
+    torch.manual_seed(5)
+    sizes, window = [3, 3, 1, 1, 3, 3, 3, 1], 6
+    order = streaming.InWindows(sizes, window)
+    first = list(order)
+    assert sorted(row for row, _ in first) == list(range(sum(sizes)))
+    assert list(order) == first
+    assert len({number for _, number in first}) == len(first) == len(order)
+    order.set_epoch(1)
+    assert list(order) != first
+    torch.manual_seed(6)
+    assert list(streaming.InWindows(sizes, window)) != first
+
+
+def test_no_more_rows_are_held_than_a_window_and_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each row group is read once in an epoch."""
+    rows = streaming.opened(files_of(save_parquet(tmp_path))).named({"label": "labels"}, window=5)
+    read = []
+    table = streaming.Streamed._table
+
+    def counted(self: streaming.Streamed, group: streaming.Group, columns: object) -> object:
+        read.append((group.file.name, group.number))
+        return table(self, group, columns)
+
+    monkeypatch.setattr(streaming.Streamed, "_table", counted)
+    for row, _ in streaming.InWindows(rows.sizes, 5):
+        rows[row]
+        assert sum(map(len, rows._held.values())) <= 5 + 3
+    assert len(read) == len(set(read)) == len(rows.sizes)
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    save_parquet(tmp_path / "hub")
+    sources = ["--dataset_name", str(tmp_path / "hub"), "--streaming", "--shuffle_buffer_size", "6"]
+    resumed_as_if_never_stopped(tmp_path, *sources, without=("train_dir", "validation_dir"))
+    data = written(tmp_path)["data"]
+    assert data["train"]["rows"] == 18
+    assert set(data["train"]["files"]) == set(files_of(tmp_path / "hub"))
+    assert data["validation"]["rows"] == 12
+
+
+def test_own_files_and_a_folder_without_a_card_stream_too(tmp_path: Path) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    with_card = image_classification.main(flags(folder, tmp_path / "a"))
+    (folder / "README.md").unlink()
+    bare = image_classification.main(
+        replaced(flags(folder, tmp_path / "b"), dataset_name=str(folder / "data"))
+    )
+    assert bare["eval_loss"] == with_card["eval_loss"]
+    own = replaced(flags(folder, tmp_path / "c"), dataset_name=None)
+    validation = str(folder / "data" / "validation-0.parquet")
+    own += ["--train_file", files_of(folder)[2], "--validation_file", validation]
+    assert image_classification.main(own)["data"]["train"]["rows"] == 10
+
+
+def test_a_hubs_training_files_are_read_in_parts(tmp_path: Path) -> None:
+    """Without being fetched; the validation split is, and gives the same as from the disk."""
+    folder = save_parquet(tmp_path / "hub")
+    local = image_classification.main(flags(folder, tmp_path / "local"))
+    with HubServer() as hub:
+        files = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        hub.repositories["user/animals"] = [("a" * 40, files)]
+        done = subprocess.run(
+            [
+                warm.python("finetune"),
+                "finetune/image_classification.py",
+                *replaced(flags(folder, tmp_path / "remote"), dataset_name="user/animals"),
+            ],
+            cwd=Path(__file__).parents[2],
+            env=hub.environment(tmp_path / "home") | {"ACCELERATE_USE_CPU": "true"},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    remote = json.loads((tmp_path / "remote" / "all_results.json").read_text())
+    assert remote["eval_loss"] == local["eval_loss"]
+    assert remote["train_loss"] == local["train_loss"]
+    assert remote["data"]["train"]["digest"] == local["data"]["train"]["digest"]
+    assert all("user/animals@" + "a" * 40 in name for name in remote["data"]["train"]["files"])
+    kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    training = {len(files[f"data/train-{i}.parquet"]) for i in range(3)}
+    assert not any(path.stat().st_size in training for path in kept)
+
+
+def bad_row(folder: Path, row: dict[str, object], features: Features = LABELLED) -> None:
+    """A training file whose second row cannot be used."""
+    good = {"image": Pillow.fromarray(pixels(0)), "label": 0}
+    encoded = Features({**features, "image": Image(decode=False)})
+    rows = Dataset.from_list([good, good], features=features).cast(encoded)
+    rows = Dataset.from_list([rows[0], {**rows[0], **row}], features=encoded)
+    rows.cast(features).to_parquet(folder / "data" / "train-1.parquet")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"image": {"bytes": b"hello", "path": None}},
+            "In row 2 of /hub/data/train-1.parquet, the image is unreadable; allowed: an image "
+            "that Pillow can read.",
+        ),
+        ({"image": None}, "In row 2 of /hub/data/train-1.parquet, the image is unreadable;"),
+        ({"label": None}, "In row 2 of /hub/data/train-1.parquet, the label is None; allowed: 0 "),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_when_it_is_read(
+    tmp_path: Path, row: dict[str, object], said: str
+) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    bad_row(folder, row)
+    with pytest.raises(Refused) as caught:
+        image_classification.main(flags(folder, tmp_path / "out"))
+    assert str(caught.value).replace(str(tmp_path), "").startswith(said)
+
+
+def no_names(folder: Path) -> None:
+    shutil.rmtree(folder)
+    save_parquet(folder, Features(image=Image(), label=Value("int64")))
+
+
+def cut_off(folder: Path) -> None:
+    file = folder / "data" / "train-2.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("change", "others", "said"),
+    [
+        (
+            no_names,
+            (),
+            "streaming, with the column label is of type Value('int64'); allowed: with class "
+            "labels, whose names the data state before their rows are read. Drop --streaming, or ",
+        ),
+        (
+            cut_off,
+            (),
+            "the parquet file is '/hub/data/train-2.parquet'; allowed: one that can be read to its "
+            "end. Reading said: ArrowInvalid",
+        ),
+        (
+            lambda folder: None,
+            ("--train_val_split", "0.1"),
+            "train_val_split is 0.1; allowed",
+        ),
+        (lambda folder: None, ("--shuffle_buffer_size", "0"), "shuffle_buffer_size is 0; allowed"),
+    ],
+)
+def test_what_cannot_be_streamed(
+    tmp_path: Path, change: object, others: tuple[str, ...], said: str
+) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    assert callable(change)
+    change(folder)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        image_classification.main(flags(folder, tmp_path / "out", *others))
+    assert str(caught.value).replace(str(tmp_path), "").startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_of_images_need_no_streaming(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"train_dir is .*; allowed: None with streaming\."):
+        image_classification.main(
+            replaced(flags(tmp_path, tmp_path / "out", "--train_dir", "."), dataset_name=None)
+        )

@@ -226,10 +226,12 @@ def _warn_of_whole(name: str, column: pa.ChunkedArray) -> None:
 
 
 def _one_class(split: str, rows: Dataset, name: str, found: list[Any]) -> Refused:
-    known = local.files_of(rows)
+    known, feature = local.files_of(rows), rows.features[name]
+    named = isinstance(feature, ClassLabel) and isinstance(found[0], int)
+    value = feature.names[found[0]] if named and found[0] < len(feature.names) else cell(found[0])
     return refusal(
         f"column {name} of split {split!r}" + (f" in {known[0]}" if known else ""),
-        Words(f"{cell(found[0])!r} in all rows"),
+        Words(f"{value!r} in all rows"),
         "two labels or more",
         "Add rows with other labels.",
     )

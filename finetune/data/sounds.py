@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+OPEN_ENDED = (8, 2**32 + 7)  # lengths that programs write who do not know it: 0, and the greatest
 Sound = Mapping[str, Any]  # as datasets' column of audio stores it: bytes, or None and a path
 
 
@@ -29,11 +30,12 @@ def samples(found: bytes, rate: int) -> np.ndarray:
 
     Raises:
         RuntimeError: libsndfile does not know the format, or finds it broken.
-        ValueError: some samples are NaN or infinite.
+        ValueError: a wav file is cut off, or some samples are NaN or infinite.
     """
     import soundfile
     from scipy.signal import resample_poly
 
+    _check_length(found)
     channels, own = soundfile.read(io.BytesIO(found), dtype="float32", always_2d=True)
     wave = channels.mean(axis=1)
     if not np.isfinite(wave).all():
@@ -42,3 +44,10 @@ def samples(found: bytes, rate: int) -> np.ndarray:
         return wave
     common = math.gcd(own, rate)
     return resample_poly(wave, rate // common, own // common).astype(np.float32)
+
+
+def _check_length(found: bytes) -> None:
+    """Of a wav file that is cut off libsndfile reads what is there without a word."""
+    said = int.from_bytes(found[4:8], "little") + 8  # what comes after the number itself
+    if found[:4] == b"RIFF" and said not in OPEN_ENDED and len(found) + 1 < said:
+        raise ValueError(f"it is cut off: {len(found)} of the {said} bytes that its header says")

@@ -95,6 +95,13 @@ def _with_table(arguments: SpeechDataArguments) -> SpeechDataArguments:
     found = [folder / name for name in TABLES if (folder / name).is_file()]
     if arguments.dataset_name is None or not found:
         return arguments
+    if len(found) > 1:
+        raise refusal(
+            "dataset_name",
+            str(folder),
+            f"a folder with one table; it has {listed(path.name for path in found)}",
+            "Remove all but one of them, or name one: --train_file.",
+        )
     return replace(arguments, dataset_name=None, train_file=str(found[0]))
 
 

@@ -67,7 +67,7 @@ BAD_FOLDERS: dict[str, tuple[Change, str]] = {
     ),
     "one class": (
         one_class,
-        "column label of split 'train' in /train is 0 in all rows; allowed: two labels or more",
+        "column label of split 'train' in /train is 'cat' in all rows; allowed: two labels or more",
     ),
     "other classes": (
         lambda folder: (folder / "validation" / "cat").rename(folder / "validation" / "zebra"),

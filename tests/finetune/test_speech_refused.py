@@ -58,6 +58,13 @@ def written(path: str, content: bytes | str) -> Callable[[Path], None]:
     return write
 
 
+@pytest.mark.parametrize("length", [0, 2**32 - 1])
+def test_a_wav_file_of_unknown_length_is_read_to_its_end(length: int) -> None:
+    found = wav(wave(1, 200))
+    streamed = found[:4] + length.to_bytes(4, "little") + found[8:]
+    assert np.array_equal(sounds.samples(streamed, 1000), sounds.samples(found, 1000))
+
+
 def row(number: int, line: str) -> Callable[[Path], None]:
     """What replaces a row of the table, counted from 1."""
 
@@ -77,6 +84,14 @@ BAD_ROWS = {
         ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening: Format"),
     ),
     "empty file": (written("1.wav", b""), ("1.wav of row 2 of", "unreadable")),
+    "cut off": (
+        lambda folder: (folder / "1.wav").write_bytes((folder / "1.wav").read_bytes()[:-40]),
+        ("1.wav of row 2 of", "unreadable", "ValueError: it is cut off: "),
+    ),
+    "two tables": (
+        written("metadata.jsonl", "{}"),
+        ("one table; it has metadata.csv, metadata.j",),
+    ),
     "no samples": (written("5.wav", wav(np.zeros(0))), ("5.wav of row 6 of", "no samples")),
     "nan": (written("1.wav", wav(NOT_FINITE)), ("1.wav of row 2 of", "NaN or infinite")),
     "too short": (

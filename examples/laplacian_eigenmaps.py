@@ -21,6 +21,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.manifold import SpectralEmbedding
@@ -30,6 +31,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 import hf_graphattn as ga
+from hf_graphattn.diagnostics.drawing import DPI, SMALL, TEXT, TITLE, WIDTH
+from hf_graphattn.diagnostics.palette import COLOURS
 
 
 class Block(nn.Module):
@@ -70,19 +73,23 @@ def main(arguments: argparse.Namespace) -> None:
     for number in range(1, arguments.blocks + 1):
         x = block(x)
         shown[f"block {number}"] = x[0, 0, :, :2]
-    columns = -(-len(shown) // 2)
-    figure = Figure(figsize=(3 * columns, 6), layout="constrained")
-    axes = figure.subplots(2, columns)
+    # As wide as a column of a paper, in letters that can be read there.
+    rows = -(-len(shown) // 2)
+    figure = Figure(figsize=(WIDTH, 1.5 * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, 2)
     for (name, points), axis in zip(shown.items(), axes.flat, strict=False):
         silhouette, accuracy = quality(points, labels)
         print(f"{name:13s} silhouette {silhouette:+.3f}   nearest neighbours {accuracy:.3f}")
-        marks = axis.scatter(*points.T, c=labels, cmap="tab10", s=3)
-        axis.set(title=f"{name}: {accuracy:.2f}", xticks=[], yticks=[])
+        marks = axis.scatter(*points.T, c=labels, cmap=ListedColormap(COLOURS[:10]), s=2, lw=0)
+        axis.set_title(f"{name}: {accuracy:.2f}", fontsize=TEXT)
+        axis.set(xticks=[], yticks=[])
     for axis in axes.flat[len(shown) :]:
         axis.remove()
-    figure.suptitle("First two dimensions, and the accuracy of five nearest neighbours in them")
-    figure.legend(*marks.legend_elements(), loc="outside right center", title="digit")
-    figure.savefig(arguments.output)
+    title = "First two dimensions, and the accuracy\nof five nearest neighbours in them"
+    figure.suptitle(title, fontsize=TITLE, fontweight="bold")
+    below = {"loc": "outside lower center", "ncols": 5, "frameon": False, "fontsize": SMALL}
+    figure.legend(*marks.legend_elements(), title="digit", title_fontsize=TEXT, **below)
+    figure.savefig(arguments.output, dpi=DPI)
     print(f"drawn to {arguments.output}")
 
 

@@ -1,7 +1,6 @@
 """The figures of a comparison: paired differences, and learning curves with bands over seeds.
 
-Panels and colours are those of the library's diagnostics: black is the baseline,
-or plain attention.
+Panels and looks are those of the library's diagnostics: an arm has its colour in every figure.
 """
 
 from __future__ import annotations
@@ -20,14 +19,20 @@ from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results
 from finetune.experiments.space import shown
 from finetune.experiments.statistics import Interval
-from hf_graphattn.diagnostics.drawing import COLOURS, MARKERS, legend, panels, style
+from hf_graphattn.diagnostics.drawing import legend, panels, readable, style
+from hf_graphattn.diagnostics.palette import Look, looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-*ARMS, BASELINE = COLOURS
 STRETCHES = 60  # points of a curve of the training loss
+MARKED = 20  # a curve of at most so many points has a marker at each
+
+
+def looks_of(arms: Sequence[ArmResult]) -> dict[str, Look]:
+    """The look of each arm, by its name and its variant."""
+    return looks({arm.name: str(arm.flags.get("variant", arm.name)) for arm in arms})
 
 
 def frame(arms: Sequence[ArmResult]) -> pd.DataFrame:
@@ -50,17 +55,17 @@ def differences(found: Sequence[TaskResult]) -> Figure:
     """A panel for each task: a row an arm, a dot a seed, their mean with its 95 % interval."""
     drawn = [task for task in found if any(arm.paired for arm in task.arms)]
     title = "Dots are seeds, the diamond is their mean with its 95 % interval"
-    figure, axes = panels(len(drawn), title, columns=1)
+    figure, axes = panels(len(drawn), title)
     for task, axis in zip(drawn, axes, strict=True):
+        own = looks_of(task.arms)
         baseline, *arms = task.arms
         intervals = {arm.name: arm.paired.interval for arm in arms if arm.paired}
-        names = {arm.name: arm.name for arm in arms}
-        dot_rows(axis, frame(arms), "difference", names, intervals)
-        axis.axvline(0, color="0.5", linewidth=1)
+        dot_rows(axis, frame(arms), "difference", {a.name: own[a.name] for a in arms}, intervals)
+        axis.axvline(0, color=own[baseline.name].colour, linewidth=0.8, linestyle="--")
         way = "right" if task.greater_is_better else "left"
-        words = f"{task.title}: difference to {baseline.name} ({way} is better)"
+        words = f"{task.label}: difference to {own[baseline.name].label}\n({way} is better)"
         style(axis, words, "", title=task.task)
-    figure.set_figheight(0.8 + sum(0.62 * (len(task.arms) - 1) + 0.9 for task in drawn))
+    figure.set_figheight(0.5 + sum(0.42 * (len(task.arms) - 1) + 0.8 for task in drawn))
     return figure
 
 
@@ -68,7 +73,7 @@ def dot_rows(
     axis: Axes,
     data: pd.DataFrame,
     name: str,
-    rows: Mapping[str, str],
+    rows: Mapping[str, Look],
     intervals: Mapping[str, Interval | None] | None = None,
 ) -> None:
     """A row for each arm: a dot for each value, above them their mean, perhaps its interval.
@@ -77,44 +82,73 @@ def dot_rows(
         axis: where to draw.
         data: made by `frame`.
         name: of its column.
-        rows: what each arm is called.
-        intervals: by arm; arms that have some have a colour each, settings have one for all.
+        rows: how each arm is drawn and called.
+        intervals: by arm.
     """
-    colours = [ARMS[i % len(ARMS) if intervals else 0] for i in range(len(rows))]
+    colours = [look.colour for look in rows.values()]
     how = {"hue": "arm", "palette": colours, "order": list(rows), "hue_order": list(rows)}
-    sns.swarmplot(data, x=name, y="arm", ax=axis, size=4.5, alpha=0.5, legend=False, **how)
+    sns.swarmplot(data, x=name, y="arm", ax=axis, size=3, alpha=0.5, legend=False, **how)
     means = data.groupby("arm")[name].mean().dropna()
-    for y, (arm, colour) in enumerate(zip(rows, colours, strict=True)):
+    for y, (arm, look) in enumerate(rows.items()):
         interval = (intervals or {}).get(arm)
         if arm in means:
             ends = interval.ends if interval else (means[arm], means[arm])
-            axis.plot(ends, [y - 0.28] * 2, color=colour, lw=2.2)
-            axis.plot(means[arm], y - 0.28, "D", color=colour, ms=6)
-    axis.set_yticks(range(len(rows)), list(rows.values()))
+            axis.plot(ends, [y - 0.28] * 2, color=look.colour, lw=1.6)
+            axis.plot(means[arm], y - 0.28, "D", color=look.colour, ms=4)
+    axis.set_yticks(range(len(rows)), [readable(look.label) for look in rows.values()])
     axis.set_ylim(len(rows) - 0.5, -0.7)
     axis.margins(x=0.08)
 
 
-def learning_curves(task: TaskResult, cells: Sequence[Cell], done: Mapping[str, Results]) -> Figure:
+def learning_curves(
+    task: TaskResult, cells: Sequence[Cell], done: Mapping[str, Results]
+) -> Figure | None:
     """Training loss and the metric against the step, mean and band over seeds.
+
+    Where there are other arms, below each panel one of their differences to the baseline, in which
+    curves do not hide each other. What has no curve, as a metric that was measured once, is left
+    out; None if all is.
 
     Args:
         task: whose arms are drawn.
         cells: the grid.
         done: what its finished runs wrote, by the run's name.
     """
-    figure, (left, right) = panels(2, f"{task.task}: mean and standard deviation over the seeds")
+    own, baseline = looks_of(task.arms), task.arms[0].name
     ended = [cell for cell in cells if cell.task == task.task and cell.run.name in done]
-    names = [arm.name for arm in task.arms]
     logs = ((cell, read_log(cell.run.folder)) for cell in ended)
     losses = in_stretches(curves(logs, "loss"))
     values = curves(((cell, done[cell.run.name]["history"]) for cell in ended), task.metric)
-    _draw(left, losses, names, "training loss", has_markers=False)
-    _draw(right, values, names, f"{task.title} ({task.direction})")
-    drawn = [axis for axis in (right, left) if axis.lines]
-    if drawn:  # else no run has a log, nor a value
-        legend(figure, drawn[:1])
+    wanted, left_out = [], []
+    for label, way, data in (
+        ("training loss", "", losses),
+        (task.label, f"\n({task.direction})", values),
+    ):
+        if (data.groupby("arm")["step"].nunique() > 1).any():
+            wanted.append((f"{label}{way}", data, False))
+            less = to_baseline(data, baseline)
+            if len(less):
+                wanted.append((f"{label}: difference\nto {own[baseline].label}", less, True))
+        elif len(data):
+            left_out.append(f"; {label} was measured once")
+    if not wanted:
+        return None
+    said = f"{task.task}: mean and standard deviation over the seeds{''.join(left_out)}"
+    figure, axes = panels(len(wanted), said)
+    for axis, (label, data, is_difference) in zip(axes, wanted, strict=True):
+        _draw(axis, data, own, label)
+        if is_difference:
+            axis.axhline(0, color=own[baseline].colour, linewidth=0.8, linestyle="--")
+    legend(figure, axes)
     return figure
+
+
+def to_baseline(data: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The other arms' values less the baseline's of the same seed and step, where it has one."""
+    keys = ["seed", "step"]
+    base = data[data["arm"] == baseline][[*keys, "value"]]
+    both = data[data["arm"] != baseline].merge(base, on=keys, suffixes=("", "_baseline"))
+    return both.assign(value=both["value"] - both["value_baseline"])[data.columns]
 
 
 def curves(runs: Iterable[tuple[Cell, Iterable[Results]]], name: str) -> pd.DataFrame:
@@ -145,22 +179,17 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
     return map(json.loads, path.read_text("utf-8").splitlines() if path.is_file() else [])
 
 
-def _draw(
-    axis: Axes, data: pd.DataFrame, names: Sequence[str], label: str, *, has_markers: bool = True
-) -> None:
-    """Mean and band of each arm; the baseline is dashed and on top, to be seen under another."""
+def _draw(axis: Axes, data: pd.DataFrame, own: Mapping[str, Look], label: str) -> None:
+    """Mean and band of each arm, the last of them below, so that the baseline is seen."""
     style(axis, "step", label)
-    known = [i for i, name in enumerate(names) if name in set(data["arm"])]
-    if not known:
-        return
-    arms = [names[i] for i in known]
-    sns.lineplot(
-        **{"data": data, "x": "step", "y": "value", "errorbar": "sd", "ax": axis},
-        **{"hue": "arm", "hue_order": arms, "style": "arm", "style_order": arms},
-        palette=[COLOURS[(i - 1) % len(COLOURS)] for i in known],
-        dashes=["" if i else (4, 2) for i in known],
-        markers=[MARKERS[(i - 1) % len(MARKERS)] for i in known] if has_markers else False,
-    )
-    axis.set(xlabel="step", ylabel=label)
-    axis.lines[0].set_zorder(3 if 0 in known else 2)
-    axis.legend().remove()  # one for both panels follows
+    arms = [name for name in own if name in set(data["arm"])]
+    for place, name in enumerate(arms):
+        by_step = data[data["arm"] == name].groupby("step")["value"]
+        mean, spread = by_step.mean(), by_step.std().fillna(0)
+        look = own[name]
+        how: dict[str, Any] = {"color": look.colour, "zorder": 2 + len(arms) - place}
+        marker = look.marker if len(mean) <= MARKED else ""
+        axis.plot(
+            mean.index, mean, label=readable(look.label), marker=marker, ms=3.5, lw=1.2, **how
+        )
+        axis.fill_between(mean.index, mean - spread, mean + spread, alpha=0.15, lw=0, **how)

@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from finetune.experiments.grid import Cell
-from finetune.experiments.metrics import Results, greater_is_better, metric_name
+from finetune.experiments.metrics import Results, greater_is_better, in_words, metric_name
 from finetune.experiments.statistics import Interval, bootstrap_interval, holm, permutation_p
 
 SCALARS, MOVED = "filter_scalars", "filter_max_moved"
@@ -89,8 +89,13 @@ class TaskResult:
 
     @property
     def title(self) -> str:
-        """The metric in words."""
+        """The metric's name with spaces, in tables and sentences."""
         return self.metric.removeprefix("eval_").replace("_", " ")
+
+    @property
+    def label(self) -> str:
+        """What figures call the metric."""
+        return in_words(self.metric)
 
     @property
     def direction(self) -> str:

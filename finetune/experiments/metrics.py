@@ -149,6 +149,15 @@ def shown(run: Run) -> str:
     return f"{name.removeprefix('eval_')} {'NaN' if value is None else f'{value:.4f}'}"
 
 
+def in_words(metric: str) -> str:
+    """What figures call a metric: ``eval_accuracy_mm`` is "accuracy mm"."""
+    name = metric.removeprefix("eval_")
+    rows = [row for row in ROWS if f"{name}_".startswith(f"{row}_")]
+    row = max(rows, key=len, default="")
+    title = ROWS[row].title if row else ""
+    return (f"{title}{name.removeprefix(row)}" if title else name).replace("_", " ")
+
+
 def _directions(cell: Cell, results: Results | None) -> Mapping[str, bool | None]:
     """For each key of an evaluation, whether greater is better; None where its metric is silent."""
     said = None if results is None else results.get("greater_is_better")

@@ -22,11 +22,13 @@ from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results
 from finetune.experiments.verdicts import verdicts
 from finetune.settings.variants import NO_VARIANT
+from hf_graphattn.diagnostics import drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COMPARISON, SWEEP = "comparison", "sweep"  # names of the files
+FORMATS = (*drawing.FORMATS, "svg")  # of the figures
 
 
 def write(
@@ -128,11 +130,9 @@ def _draw(
     written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
     if importlib.util.find_spec("seaborn") is None:
         return f"{written}; no figures: pip install 'hf_graphattn[plots]' brings seaborn."
-    import matplotlib
-
     from finetune.experiments import figures, sensitivity  # both need it
 
-    drawn: dict[str, Figure] = {}
+    drawn: dict[str, Figure | None] = {}
     if name == SWEEP and any(arm.values for arm in found[0].settings):
         drawn[SWEEP] = sensitivity.sensitivity(found[0])
     if name == COMPARISON:
@@ -141,8 +141,9 @@ def _draw(
         for task in found:
             curves = figures.learning_curves(task, cells, done)
             drawn[f"learning_curves-{task.task}"] = curves
-    for title, figure in drawn.items():
-        figure.savefig(folder / f"{title}.png", dpi=150)
-        with matplotlib.rc_context({"svg.hashsalt": title}):  # the same bytes each time
-            figure.savefig(folder / f"{title}.svg", metadata={"Date": None})
-    return f"{written}; {', '.join(drawn)} as png and svg" if drawn else written
+    kept = {title: figure for title, figure in drawn.items() if figure is not None}
+    for title, figure in kept.items():
+        drawing.save(figure, folder / title, FORMATS)
+    left = [f"no {title}: nothing was measured twice" for title in drawn if title not in kept]
+    parts = [written, f"{', '.join(kept)} as {', '.join(FORMATS)}" if kept else "", *left]
+    return "; ".join(filter(None, parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,16 +12,24 @@ import seaborn as sns
 from pandas.api.types import is_numeric_dtype
 
 from finetune.experiments.best import best
-from finetune.experiments.figures import ARMS, BASELINE, dot_rows, frame
+from finetune.experiments.figures import dot_rows, frame
 from finetune.experiments.gather import ArmResult, TaskResult
 from finetune.experiments.space import described
-from hf_graphattn.diagnostics.drawing import panels, style, whole_ticks
+from hf_graphattn.diagnostics.drawing import (
+    SMALL,
+    TEXT,
+    panels,
+    style,
+    whole_ticks,
+)
+from hf_graphattn.diagnostics.palette import BLACK, PLAIN, Look, looks, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_LINES = 6  # of one panel
+LINE = 27  # characters of a setting beside its row
 WIDE = 100  # numbers above 0 that span so much are drawn on a logarithmic axis
 
 
@@ -52,42 +61,48 @@ def lines(task: TaskResult, data: pd.DataFrame, flag: str) -> Figure:
     With plain attention beside it, a second panel: the paired difference and its 95 % interval,
     from which what a seed does to all settings alike has dropped out.
     """
-    labels = list(data["label"].unique())
+    own = looks(dict.fromkeys(data["label"].unique(), _variant(task)))
+    colours = [look.colour for look in own.values()]
     drawn = {"value": "sd"} | ({"difference": None} if any(a.paired for a in task.settings) else {})
     said = "dots are seeds, bands one standard deviation"
-    said += ", at the right 95 % intervals" if len(drawn) > 1 else ""
+    said += ", below 95 % intervals" if len(drawn) > 1 else ""
     figure, axes = panels(len(drawn), _title(task, said))
     for axis, (name, band) in zip(axes, drawn.items(), strict=True):
-        how = {"x": flag, "y": name, "hue": "label", "palette": ARMS[: len(labels)], "ax": axis}
-        sns.scatterplot(data, **how, alpha=0.35, s=20, legend=False)
-        legend = name == "value" and len(labels) > 1
-        sns.lineplot(data, **how, errorbar=band, marker="o", markersize=5, legend=legend)
+        how = {"x": flag, "y": name, "hue": "label", "palette": colours, "ax": axis}
+        sns.scatterplot(data, **how, alpha=0.35, s=12, legend=False)
+        legend = name == "value" and len(own) > 1
+        points = {"marker": "o", "markersize": 4, "linewidth": 1.2}
+        sns.lineplot(data, **how, **points, errorbar=band, legend=legend)
         _scale(axis, data[flag])
-    for label, colour in zip(labels, ARMS, strict=False):
+    for label, look in own.items():
         settings = set(data["arm"][data["label"] == label])
-        _intervals(axes[-1], [a for a in task.settings if a.name in settings], flag, colour)
+        _intervals(axes[-1], [a for a in task.settings if a.name in settings], flag, look.colour)
     plain_attention(axes[0], task.plain)
-    style(axes[0], flag, f"{task.title} ({task.direction})")
+    style(axes[0], flag, _metric(task))
     if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(frameon=False, fontsize=8)
+        axes[0].legend(frameon=False, fontsize=SMALL)
     if len(drawn) > 1:
-        axes[1].axhline(0, color=BASELINE, linestyle="--", linewidth=1.2)
-        style(axes[1], flag, "paired difference to plain attention")
+        axes[1].axhline(0, color=BLACK, linestyle="--", linewidth=0.8)
+        style(axes[1], flag, f"difference to {title(PLAIN[0])},\npaired by seed")
     return figure
 
 
 def heat_map(task: TaskResult, data: pd.DataFrame, down: str, across: str) -> Figure:
     """The mean for each pair of values, its standard deviation below it."""
-    plain = "" if task.plain is None else f"; plain attention {task.plain.words(3)}"
+    plain = "" if task.plain is None else f"; {title(PLAIN[0])} {task.plain.words(3)}"
     figure, (axis,) = panels(1, _title(task, f"mean and standard deviation{plain}"))
     means = data.pivot_table(index=down, columns=across, values="value")
     words = {arm.name: arm.words(3).replace(" ±", "\n±") for arm in task.settings}
     said = data.assign(words=data["arm"].map(words)).drop_duplicates("arm")
     said = said.pivot(index=down, columns=across, values="words")
     height, width = means.shape
-    figure.set_size_inches(max(6.4, 1.9 + 0.85 * width), 1.7 + 0.6 * height)
-    bar = {"label": f"{task.title} ({task.direction})"}
-    sns.heatmap(means, annot=said, fmt="", cmap="cividis", cbar_kws=bar, ax=axis)
+    figure.set_size_inches(max(figure.get_figwidth(), 0.6 + 0.5 * width), 1.6 + 0.34 * height)
+    bar = {"location": "bottom", "aspect": 40}
+    how = {"annot": said, "fmt": "", "annot_kws": {"size": SMALL}, "cbar_kws": bar, "ax": axis}
+    sns.heatmap(means, cmap="cividis", **how)
+    scale = axis.collections[0].colorbar.ax
+    scale.set_xlabel(_metric(task), fontsize=TEXT)
+    scale.tick_params(labelsize=SMALL)
     axis.invert_yaxis()
     axis.tick_params(rotation=0)
     style(axis, across, down)
@@ -97,9 +112,10 @@ def heat_map(task: TaskResult, data: pd.DataFrame, down: str, across: str) -> Fi
 
 def slices(task: TaskResult, data: pd.DataFrame, flags: Sequence[str]) -> Figure:
     """A panel a flag: each setting's mean and standard deviation against its value."""
-    said = "mean and standard deviation of each setting; the diamond is the best"
+    top, (own, other) = best(task), looks({"best": _variant(task), "others": ""}).values()
+    said = "mean and standard deviation of each setting"
+    said += "; the diamond is the best" if top else ""
     figure, axes = panels(len(flags), _title(task, said))
-    top = best(task)
     is_top = [top is not None and top.name == name for name in data["arm"].unique()]
     for flag, axis in zip(flags, axes, strict=True):
         sns.pointplot(
@@ -107,13 +123,13 @@ def slices(task: TaskResult, data: pd.DataFrame, flags: Sequence[str]) -> Figure
             x=flag,
             y="value",
             hue="arm",
-            palette=[ARMS[top] for top in is_top],
+            palette=[other.colour if top else own.colour for top in is_top],
             markers=["D" if top else "o" for top in is_top],
-            **{"errorbar": "sd", "linestyle": "none", "markersize": 5, "linewidth": 1.5},
+            **{"errorbar": "sd", "linestyle": "none", "markersize": 4, "linewidth": 1.2},
             **{"native_scale": True, "legend": False, "ax": axis},
         )
         plain_attention(axis, task.plain)
-        style(axis, flag, f"{task.title} ({task.direction})")
+        style(axis, flag, _metric(task))
         _scale(axis, data[flag])
     return figure
 
@@ -121,13 +137,20 @@ def slices(task: TaskResult, data: pd.DataFrame, flags: Sequence[str]) -> Figure
 def dots(task: TaskResult, data: pd.DataFrame) -> Figure:
     """A row a setting: a dot a seed, the mean as a diamond."""
     figure, (axis,) = panels(1, _title(task, "dots are seeds, the diamond is their mean"))
-    rows = dict(zip(data["arm"], data["label"], strict=True))
-    figure.set_figheight(1.5 + 0.4 * len(rows))
+    (look,) = looks({_variant(task): _variant(task)}).values()
+    labels = dict(zip(data["arm"], data["label"], strict=True))
+    said = {
+        arm: textwrap.fill(label, LINE, break_long_words=False) for arm, label in labels.items()
+    }
+    rows = {arm: Look(label, look.colour, look.marker) for arm, label in said.items()}
+    most = max(label.count("\n") for label in said.values())
+    figure.set_figheight(1.2 + (0.3 + 0.08 * most) * len(rows))
     dot_rows(axis, data, "value", rows)
     plain_attention(axis, task.plain, upright=True)
-    style(axis, f"{task.title} ({task.direction})", "")
+    style(axis, _metric(task), "")
     if task.plain is not None:
-        axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+        axis.legend(frameon=False, fontsize=SMALL, **place)
     return figure
 
 
@@ -136,9 +159,9 @@ def plain_attention(axis: Axes, plain: ArmResult | None, *, upright: bool = Fals
     if plain is None:
         return
     line, area = (axis.axvline, axis.axvspan) if upright else (axis.axhline, axis.axhspan)
-    line(plain.mean, color=BASELINE, linestyle="--", linewidth=1.2, label="plain attention")
+    line(plain.mean, color=BLACK, linestyle="--", linewidth=0.8, label="plain attention")
     spread = plain.deviation or 0
-    area(plain.mean - spread, plain.mean + spread, color=BASELINE, alpha=0.08, lw=0)
+    area(plain.mean - spread, plain.mean + spread, color=BLACK, alpha=0.08, lw=0)
 
 
 def _intervals(axis: Axes, arms: Sequence[ArmResult], flag: str, colour: str) -> None:
@@ -159,10 +182,17 @@ def _scale(axis: Axes, values: pd.Series) -> None:
         whole_ticks(axis)
 
 
+def _variant(task: TaskResult) -> str:
+    return str(task.settings[0].flags.get("variant", PLAIN[0]))
+
+
+def _metric(task: TaskResult) -> str:
+    return f"{task.label}\n({task.direction})"
+
+
 def _title(task: TaskResult, what: str) -> str:
     seeds = max(len({*arm.values, *arm.missing}) for arm in task.settings)
-    variant = task.settings[0].flags.get("variant", "none")
-    return f"{task.task}, {variant}, {seeds} seed{'s' if seeds > 1 else ''}: {what}"
+    return f"{task.task}, {title(_variant(task))}, {seeds} seed{'s' if seeds > 1 else ''}: {what}"
 
 
 def _label(task: TaskResult, name: str, flags: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What all figures use: colours, panels, lines with bands, heat maps.
+"""What all figures use: panels, lines with bands, heat maps, in the looks of `palette`.
 
 Figures are matplotlib's `Figure` objects, made without pyplot: no window opens, no global state
 changes.
@@ -12,34 +12,35 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .extras import optional
+from .palette import PLAIN, Look, looks
 from .result import Diagnoses, Measurements, Part, having, part_names
 
-# Okabe and Ito's palette, which colour-blind people can tell apart; in grey, the markers differ.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HEIGHT = 3.6  # of a panel, in inches
-WIDTHS = {1: 7.0, 2: 5.2}  # of a panel, by the number of panels side by side
-NARROW = 4.2  # the width of a panel where there are more, which is still readable on a page
+WIDTH, HEIGHT = 3.35, 2.1  # of a panel, in inches: a column of a paper is as wide
+TITLE, TEXT, SMALL = 8.0, 7.5, 7.0  # sizes of letters, in points
 LINE = 36  # the most characters of a name in one line of a legend or of a narrow panel's title
 CELLS_WITH_NUMBERS = 8  # a heat map of at most so many layers and heads shows its values
 # Ticks that count layers, depths or heads: whole numbers, also where there is only one.
-WHOLE: dict[str, Any] = {"integer": True, "min_n_ticks": 1, "nbins": 12}
+WHOLE: dict[str, Any] = {"integer": True, "min_n_ticks": 1, "nbins": 8}
+DPI = 220
+FORMATS = ("png", "pdf")
 
 Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
-Draw = Callable[[Any, int, str, Measurements, Part], None]
+Draw = Callable[[Any, Look, Measurements, Part], None]
 
 
 @dataclass(frozen=True)
 class Panel:
     """One kind of panel, of which a figure has one for each part.
 
-    x, y: the labels. draw: `draw(axis, index of the model, its name, its diagnosis, its part)` adds
-    a model. counted: whether x is counted, as layers are. logarithmic: whether y is.
+    x, y: the labels. draw: `draw(axis, look of the model, its diagnosis, its part)` adds a model.
+    counted: whether x is counted, as layers are. logarithmic: whether y is. compared: a part's
+    series; of several models a further panel shows how those of the others differ from plain's.
     """
 
     x: str
@@ -48,29 +49,40 @@ class Panel:
     title: str = ""
     counted: bool = True
     logarithmic: bool = False
+    compared: Callable[[Part], np.ndarray] | None = None
 
 
-def panels(count: int, title: str, columns: int = 3) -> tuple[Any, list[Any]]:
-    """(Figure, its axes), with `count` panels under one title."""
-    columns = min(count, columns)
+def panels(
+    count: int, title: str, *, columns: int = 1, height: float = HEIGHT
+) -> tuple[Any, list[Any]]:
+    """(Figure, its axes), with `count` panels under one title, as wide as a column of a paper."""
     rows = math.ceil(count / columns)
-    width = WIDTHS.get(columns, NARROW) * columns
-    size = (width, HEIGHT * rows + 0.5)
+    size = (WIDTH, height * rows + 0.4)
     figure = optional("matplotlib.figure").Figure(figsize=size, layout="constrained")
     figure.patch.set_facecolor("white")
-    title = textwrap.fill(title, round(width * 10))
-    figure.suptitle(title, fontsize=12, fontweight="bold")
+    figure.suptitle(textwrap.fill(title, 50), fontsize=TITLE, fontweight="bold")
     axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
 
 
+def save(figure: Any, path: Path, formats: Sequence[str] = FORMATS) -> None:
+    """Write the figure as `path` with each format for an ending, the same bytes each time."""
+    how = {"svg.hashsalt": path.name, "pdf.fonttype": 42}  # letters that publishers take
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with optional("matplotlib").rc_context(how):
+        for form in formats:
+            file = path.with_name(f"{path.name}.{form}")
+            figure.savefig(file, dpi=DPI, metadata=dates.get(form))
+
+
 def style(axis: Any, x: str, y: str, title: str = "") -> None:
     """Give the panel its labels, a light grid and no box."""
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(x, fontsize=TEXT)
+    axis.set_ylabel(y, fontsize=TEXT)
+    axis.set_title(title, fontsize=TEXT)
+    axis.tick_params(labelsize=SMALL)
     axis.grid(True, color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
@@ -95,15 +107,14 @@ def log_scale(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def line(axis: Any, index: int, values: Values, label: str, **how: Any) -> None:
+def line(axis: Any, look: Look, values: Values, label: str = "", **how: Any) -> None:
     """Draw one model's line with its band; values that are not finite are left out."""
     x, y, band = values
-    colour = COLOURS[index % len(COLOURS)]
     y = np.where(np.isfinite(y), y, np.nan)
-    how = {"marker": MARKERS[index % len(MARKERS)], "markersize": 4, "linewidth": 1.6} | how
-    axis.plot(x, y, color=colour, label=readable(label), **how)
+    how = {"marker": look.marker, "markersize": 3.5, "linewidth": 1.2} | how
+    axis.plot(x, y, color=look.colour, label=readable(label or look.label), **how)
     if band is not None and np.isfinite(band).any():
-        axis.fill_between(x, y - band, y + band, color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(x, y - band, y + band, color=look.colour, alpha=0.15, linewidth=0)
 
 
 def readable(label: str) -> str:
@@ -128,7 +139,9 @@ def legend(figure: Any, axes: Sequence[Any]) -> None:
             loc="outside lower center",
             ncols=columns,
             frameon=False,
-            fontsize=8,
+            fontsize=SMALL,
+            columnspacing=1.2,
+            handlelength=1.8,
         )
         box = drawn.get_window_extent()
         if columns == 1 or box.width < figure.bbox.width:
@@ -137,22 +150,78 @@ def legend(figure: Any, axes: Sequence[Any]) -> None:
     figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
 
 
+def looks_of(diagnoses: Diagnoses) -> dict[str, Look]:
+    """The look of each model, by its name and by the variant of its layers."""
+    variants = {}
+    for name, diagnosis in diagnoses.items():
+        kinds = {kind for part in diagnosis.parts for kind in part.variants}
+        filters = kinds - set(PLAIN)
+        variants[name] = " ".join(sorted(filters)) or PLAIN[0]
+    return looks(variants)
+
+
+def labelled(diagnoses: Diagnoses) -> Diagnoses:
+    """The same by what figures call each model."""
+    return {look.label: diagnoses[name] for name, look in looks_of(diagnoses).items()}
+
+
+def reference(diagnoses: Diagnoses) -> str:
+    """The name of the model that others are compared to: the plain one, or else the first."""
+    named = [name for name in diagnoses if name in PLAIN]
+    plain = [
+        name
+        for name, diagnosis in diagnoses.items()
+        if all(kind in PLAIN for part in diagnosis.parts for kind in part.variants)
+    ]
+    return next(iter([*named, *plain, *diagnoses]))
+
+
 def by_part(diagnoses: Diagnoses, title: str, *kinds: Panel) -> tuple[Any, list[Any]]:
     """(Figure, its axes): a panel of each kind for each part, and one legend for all of them."""
-    names = part_names(diagnoses)
-    columns = len(kinds) if len(kinds) > 1 else 3
-    figure, axes = panels(len(names) * len(kinds), title, columns)
-    each = itertools.product(names if len(names) > 1 else [""], kinds)
+    names, drawn = part_names(diagnoses), looks_of(diagnoses)
+    wanted = [panel for kind in kinds for panel in (kind, *_differences(diagnoses, kind))]
+    figure, axes = panels(len(names) * len(wanted), title)
+    each = itertools.product(names if len(names) > 1 else [""], wanted)
     for (name, kind), axis in zip(each, axes, strict=True):
-        for index, model, diagnosis, part in having(diagnoses, name or names[0]):
-            kind.draw(axis, index, model, diagnosis, part)
+        for _, model, diagnosis, part in having(diagnoses, name or names[0]):
+            kind.draw(axis, drawn[model], diagnosis, part)
         style(axis, kind.x, kind.y, ", ".join(filter(None, (name, kind.title))))
-        if kind.logarithmic:
+        if not any(np.isfinite(each.get_ydata()).any() for each in axis.lines):
+            where = {"transform": axis.transAxes, "ha": "center", "va": "center"}
+            axis.text(0.5, 0.5, "no finite values", fontsize=SMALL, **where)
+        elif kind.logarithmic:
             log_scale(axis)
         if kind.counted:
             whole_ticks(axis)
     legend(figure, axes)
     return figure, axes
+
+
+def _differences(diagnoses: Diagnoses, kind: Panel) -> list[Panel]:
+    """The panel in which the other models are compared to the plain one; none of one model.
+
+    Curves that hide each other are told apart there. What is drawn on a logarithmic scale is
+    compared by its ratio.
+    """
+    series, first = kind.compared, reference(diagnoses)
+    if series is None or len(diagnoses) < 2:
+        return []
+    base = {part.name: series(part) for part in diagnoses[first].parts}
+    label, same = looks_of(diagnoses)[first].label, float(kind.logarithmic)
+
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
+        own, other = series(part), base.get(part.name)
+        if other is None or other.shape != own.shape:  # another depth
+            return
+        if look.label == label:
+            axis.axhline(same, color=look.colour, linewidth=0.8, linestyle="--")
+            return
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = own / other if kind.logarithmic else own - other
+        line(axis, look, (range(len(own)), values, None))
+
+    what = "ratio" if kind.logarithmic else "difference"
+    return [Panel(kind.x, f"{what} to {label}", draw, kind.title, kind.counted, kind.logarithmic)]
 
 
 def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
@@ -161,7 +230,12 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
     The scale is centred on 0 if the values have both signs.
     """
     colors = optional("matplotlib.colors")
-    figure, axes = panels(len(maps), title, columns=2 if len(maps) == 4 else 3)
+    rows, heads = (max(values.shape[i] for values in maps.values()) for i in (0, 1))
+    has_numbers = max(rows, heads) <= CELLS_WITH_NUMBERS
+    columns = 1 if has_numbers or len(maps) < 3 else 2
+    height = min(2.4, 0.7 + 0.17 * rows)
+    figure, axes = panels(len(maps), title, columns=columns, height=height)
+    figure.set_figheight(figure.get_figheight() + 0.6)  # for the colour bar
     every = np.concatenate([values.ravel() for values in maps.values()])
     every = every[np.isfinite(every)]
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
@@ -182,9 +256,11 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
         axis.grid(False)
         axis.set_facecolor("#eeeeee")  # shows where a layer lacks the value
         axis.locator_params(**WHOLE)
-        if max(values.shape) <= CELLS_WITH_NUMBERS:
+        if has_numbers:
             _write_values(axis, values, image)
-    figure.colorbar(image, ax=axes, label=label)
+    bar = figure.colorbar(image, ax=axes, location="bottom", aspect=40)
+    bar.set_label(label, fontsize=TEXT)
+    bar.ax.tick_params(labelsize=SMALL)
     return figure
 
 
@@ -194,4 +270,6 @@ def _write_values(axis: Any, values: np.ndarray, image: Any) -> None:
             red, green, blue, _ = image.cmap(image.norm(value))
             dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
             colour = "white" if dark else "black"
-            axis.text(head, layer, f"{value:.3g}", ha="center", va="center", color=colour, size=7)
+            axis.text(
+                head, layer, f"{value:.3g}", ha="center", va="center", color=colour, size=SMALL
+            )

@@ -17,7 +17,7 @@ from .findings import Finding, findings
 from .plots import FIGURES, figures
 from .result import Diagnoses, Measurements, Part, named_parts
 
-DPI = 150
+SCREEN = 160  # pixels of a page for an inch of a figure, which is drawn for a narrow column
 HEADLINES = (
     "variant",
     "layers x heads",
@@ -120,7 +120,7 @@ def _figure(name: str, drawn: Any, finding: Finding) -> str:
     alternative = f"{finding.heading}. {' '.join(finding.here)}"
     picture = "<p>Nothing to draw.</p>"
     if drawn is not None:
-        width = round(drawn.get_size_inches()[0] * 96)
+        width = round(drawn.get_size_inches()[0] * SCREEN)
         data = base64.b64encode(_png(drawn)).decode("ascii")
         picture = (
             f'<img alt="{_text(alternative)}" width="{width}" src="data:image/png;base64,{data}">'
@@ -134,7 +134,7 @@ def _figure(name: str, drawn: Any, finding: Finding) -> str:
 
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
+    figure.savefig(buffer, format="png", dpi=2 * SCREEN)
     return buffer.getvalue()
 
 

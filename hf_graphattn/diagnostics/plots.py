@@ -11,12 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from .drawing import Draw, Panel, Values, by_part, heat_maps, line, log_scale
+from .drawing import (
+    SMALL,
+    Draw,
+    Panel,
+    Values,
+    by_part,
+    heat_maps,
+    labelled,
+    line,
+    log_scale,
+)
+from .palette import GREY, PLAIN, Look
 from .result import Diagnoses, Measurements, Part, named_parts
 
 DEPTH = "depth (0: embeddings)"
 LAYER = "layer"
-GREY = "#777777"
 
 
 def figures(diagnoses: Diagnoses) -> dict[str, Any]:
@@ -28,31 +38,30 @@ def figures(diagnoses: Diagnoses) -> dict[str, Any]:
 def cosine_similarity(diagnoses: Diagnoses) -> Any:
     """Mean pairwise cosine similarity of tokens by depth (GFSA, Fig. 2)."""
     title = "Do tokens become alike? Mean pairwise cosine similarity by depth"
-    panel = Panel(DEPTH, "mean cos(h_x, h_y), x ≠ y", _by_depth("cosine"))
-    return by_part(diagnoses, title, panel)[0]
+    return by_part(diagnoses, title, _by_depth("cosine", "mean cos(h_x, h_y), x ≠ y"))[0]
 
 
 def high_to_dc(diagnoses: Diagnoses) -> Any:
     """High-frequency energy over DC energy by depth (p-LaT, Def. 4.1)."""
     title = "Is detail smoothed away? High-frequency over DC energy by depth"
-    panel = Panel(DEPTH, "‖HC[h]‖ / ‖DC[h]‖", _by_depth("high_to_dc"), logarithmic=True)
+    panel = _by_depth("high_to_dc", "‖HC[h]‖ / ‖DC[h]‖", logarithmic=True)
     return by_part(diagnoses, title, panel)[0]
 
 
 def singular_values(diagnoses: Diagnoses) -> Any:
     """Singular values of the last features, and the effective rank by depth (GFSA, Fig. 2)."""
 
-    def draw(axis: Any, index: int, model: str, _: Measurements, part: Part) -> None:
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         values = part.singular_values.mean
-        line(axis, index, (np.linspace(0, 1, values.size), values, None), model, marker="")
+        line(axis, look, (np.linspace(0, 1, values.size), values, None), marker="")
 
     title = "How many directions do the features use? "
     title += "Singular values at the last depth; effective rank by depth"
     label = "index of the singular value (0 largest, 1 smallest)"
     spectrum = Panel(label, "σ / σ₁", draw, counted=False)  # noqa: RUF001 (sigma)
-    rank = Panel(DEPTH, "effective rank (directions)", _by_depth("effective_rank"))
+    rank = _by_depth("effective_rank", "effective rank (directions)")
     figure, axes = by_part(diagnoses, title, spectrum, rank)
-    for axis in axes[::2]:
+    for axis in (axis for axis in axes if axis.get_xlabel() == label and not axis.texts):
         axis.set_yscale("log")
         # A layer norm leaves one direction empty; its rounding error would fill most of the axis.
         axis.set_ylim(bottom=max(axis.get_ylim()[0], 1e-4))
@@ -63,20 +72,20 @@ def singular_values(diagnoses: Diagnoses) -> Any:
 def frequency_response(diagnoses: Diagnoses) -> Any:
     """|eigenvalues| of the filtered matrix H, sorted (GFSA, Fig. 2, 4, 5), and of A, dashed."""
 
-    def draw(axis: Any, index: int, model: str, _: Measurements, part: Part) -> None:
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         response, attention = (
             s.mean.reshape(-1, s.mean.shape[-1]) for s in (part.response, part.attention_response)
         )
         position = np.linspace(0, 1, response.shape[-1])
         values = (position, _mean(response, 0), _std(response, 0))
-        line(axis, index, values, model, marker="")
-        if part.variant != "plain":
+        line(axis, look, values, marker="")
+        if part.variant not in PLAIN:
             own = (position, _mean(attention, 0), None)
-            line(axis, index, own, f"{model}: its A", marker="", linestyle="--")
+            line(axis, look, own, f"{look.label}: its A", marker="", linestyle="--")
 
     title = "Which frequencies pass? Magnitude of the filtered matrix's spectrum"
     label = "index of the eigenvalue (0 largest, 1 smallest)"
-    panel = Panel(label, "|λ|, mean over layers and heads", draw, counted=False)
+    panel = Panel(label, "|λ|, mean of all heads", draw, counted=False)
     return by_part(diagnoses, title, panel)[0]
 
 
@@ -89,7 +98,7 @@ def largest_eigenvalue(diagnoses: Diagnoses) -> Any:
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, 0.9), max(high, 1.1))
         axis.axhline(1, color=GREY, linewidth=1, linestyle=":")
-        axis.annotate("plain attention", (0, 1), (3, 3), textcoords="offset points", size=7)
+        axis.annotate("plain attention", (0, 1), (3, 3), textcoords="offset points", size=SMALL)
     return figure
 
 
@@ -97,12 +106,12 @@ def energy(diagnoses: Diagnoses) -> Any:
     """p-Dirichlet energy of the values before and after a layer's filter (as in p-LaT, eq. 3)."""
 
     def draws(p: float) -> Draw:
-        def draw(axis: Any, index: int, model: str, diagnosis: Measurements, part: Part) -> None:
+        def draw(axis: Any, look: Look, diagnosis: Measurements, part: Part) -> None:
             if p in diagnosis.powers:
                 for when, matrix, dashes in (("before", "V", "-"), ("after", "HV", "--")):
                     layers, mean, _ = _heads(part, f"energy_p{p:g}_{when}")
-                    label = f"{model}: J({matrix})"
-                    line(axis, index, (layers, mean, None), label, linestyle=dashes)
+                    label = f"{look.label}: J({matrix})"
+                    line(axis, look, (layers, mean, None), label, linestyle=dashes)
 
         return draw
 
@@ -127,7 +136,9 @@ def homophily(diagnoses: Diagnoses) -> Any:
 def attention_entropy(diagnoses: Diagnoses) -> Any:
     """Entropy of A's rows by layer and head."""
     title = "How widely does each head look? Attention entropy, mean over rows"
-    maps = {where: part.by_head["entropy"].mean for where, _, part in named_parts(diagnoses)}
+    maps = {
+        where: part.by_head["entropy"].mean for where, _, part in named_parts(labelled(diagnoses))
+    }
     return heat_maps(title, "entropy (nats)", maps)
 
 
@@ -137,7 +148,7 @@ def scalars(diagnoses: Diagnoses) -> Any:
     It shows the learned scalars, and fixed ones that are not the same number everywhere.
     """
     maps = {}
-    for where, _, part in named_parts(diagnoses):
+    for where, _, part in named_parts(labelled(diagnoses)):
         for name, values in part.scalars.items():
             learned = name in part.learned
             if learned or len(set(values[np.isfinite(values)])) > 1:
@@ -150,11 +161,11 @@ def scalars(diagnoses: Diagnoses) -> Any:
 def approximation_error(diagnoses: Diagnoses) -> Any:
     """GFSA's error in A^K and its bound 2K (Theorem 3.1, Fig. 3): mean, and the worst seen."""
 
-    def draw(axis: Any, index: int, model: str, diagnosis: Measurements, part: Part) -> None:
+    def draw(axis: Any, look: Look, diagnosis: Measurements, part: Part) -> None:
         mean = _mean(part.approximation_error.mean, (0, 1))
-        line(axis, index, (diagnosis.orders, mean, None), f"{model}: mean")
+        line(axis, look, (diagnosis.orders, mean, None), f"{look.label}: mean")
         worst = (diagnosis.orders, part.worst_error, None)
-        line(axis, index, worst, f"{model}: worst", linestyle=":")
+        line(axis, look, worst, f"{look.label}: worst", linestyle=":")
 
     title = "How good is GFSA's A^K? Error ‖A^K - (A + (K-1)(A² - A))‖∞ and its bound"
     figure, axes = by_part(diagnoses, title, Panel("K", "error (largest row sum)", draw))
@@ -162,7 +173,7 @@ def approximation_error(diagnoses: Diagnoses) -> Any:
     for axis in axes:
         (bound,) = axis.plot(orders, 2 * orders, color=GREY, linewidth=1.2, label="bound 2K")
         end = bound.get_xydata()[-1]
-        axis.annotate("bound 2K", end, (-8, 0), textcoords="offset points", size=7, ha="right")
+        axis.annotate("bound 2K", end, (-8, 0), textcoords="offset points", size=SMALL, ha="right")
     return figure
 
 
@@ -180,21 +191,24 @@ FIGURES: dict[str, Callable[[Diagnoses], Any]] = {
 }
 
 
-def _by_depth(statistic: str) -> Draw:
-    """Return what draws a statistic of representations, with its deviation between sequences."""
+def _by_depth(statistic: str, label: str, *, logarithmic: bool = False) -> Panel:
+    """The panel of a statistic of representations, with its deviation between sequences."""
 
-    def draw(axis: Any, index: int, model: str, _: Measurements, part: Part) -> None:
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         summary = part.by_depth[statistic]
-        line(axis, index, (range(part.layers + 1), summary.mean, summary.std), model)
+        line(axis, look, (range(part.layers + 1), summary.mean, summary.std))
 
-    return draw
+    def compared(part: Part) -> np.ndarray:
+        return part.by_depth[statistic].mean
+
+    return Panel(DEPTH, label, draw, logarithmic=logarithmic, compared=compared)
 
 
 def _by_layer(statistic: str) -> Draw:
     """Return what draws a statistic of heads, with its deviation between them."""
 
-    def draw(axis: Any, index: int, model: str, _: Measurements, part: Part) -> None:
-        line(axis, index, _heads(part, statistic), model)
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
+        line(axis, look, _heads(part, statistic))
 
     return draw
 

@@ -32,6 +32,7 @@ class AttnScaleConfig(VariantConfig):
     It is plain attention at omega = 0, where it starts by default, learned, as in the paper.
     """
 
+    title: ClassVar[str] = "AttnScale"
     scalars: ClassVar[tuple[str, ...]] = ("omega",)
 
     omega: float = setting(0.0, "how much more weight A - U gets, U being uniform attention")

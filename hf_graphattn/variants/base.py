@@ -67,6 +67,7 @@ class VariantConfig:
     """
 
     variant: ClassVar[str] = ""  # set by `register`
+    title: ClassVar[str] = ""  # what its paper calls it, in figures; else `register` sets the name
     scalars: ClassVar[tuple[str, ...]] = ()
     # Where after attention it acts on tokens (`tokens`), "norm" or "branch"; empty: in attention.
     place: ClassVar[str] = ""

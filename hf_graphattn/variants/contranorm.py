@@ -38,6 +38,7 @@ class ContraNormConfig(VariantConfig):
     earlier ones alone.
     """
 
+    title: ClassVar[str] = "ContraNorm"
     scalars: ClassVar[tuple[str, ...]] = ("scale",)
     place: ClassVar[str] = "norm"
 

@@ -34,6 +34,7 @@ class FeatScaleConfig(VariantConfig):
     causal, D is the mean of a token and earlier ones.
     """
 
+    title: ClassVar[str] = "FeatScale"
     scalars: ClassVar[tuple[str, ...]] = ("dc", "hf")
     place: ClassVar[str] = "branch"
 

@@ -49,6 +49,7 @@ class GFSAConfig(VariantConfig):
     10 in the paper; at 1 the bracket is A and one pass is enough.
     """
 
+    title: ClassVar[str] = "GFSA"
     scalars: ClassVar[tuple[str, ...]] = ("w_0", "w_1", "w_K")
 
     order: int = setting(3, "K, the power of A that the last term approximates (paper: 2 to 10)")

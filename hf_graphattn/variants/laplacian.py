@@ -30,6 +30,7 @@ class LaplacianConfig(VariantConfig):
     checkpoint has never seen its values subtracted, so start near 0 there and learn the step.
     """
 
+    title: ClassVar[str] = "A - I"
     scalars: ClassVar[tuple[str, ...]] = ("step",)
 
     step: float = setting(1.0, "weight of the identity that is subtracted from A")

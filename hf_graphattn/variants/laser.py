@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ class LASERConfig(VariantConfig):
     It is plain attention at no setting: a pretrained checkpoint is changed at once. It has no
     matrix H, so that neither `output_attentions` nor `diagnose` can be used.
     """
+
+    title: ClassVar[str] = "LASER"
 
     clamp: float = setting(15.0, "bound of the values, by c tanh(v / c); exp(-2 c) is to be held")
 

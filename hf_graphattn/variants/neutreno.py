@@ -29,6 +29,7 @@ class NeuTRENOConfig(VariantConfig):
     `NeuTRENOConfig(pull=0.0, trainable=("pull",))`. It has no matrix H.
     """
 
+    title: ClassVar[str] = "NeuTRENO"
     scalars: ClassVar[tuple[str, ...]] = ("pull",)
 
     pull: float = setting(0.4, "how much each value is pulled towards the first layer's")

@@ -48,6 +48,7 @@ class PLaTConfig(VariantConfig):
     attention at p = 2. The paper gives three heads (1.5, 1.5, 2.5). eps is ours.
     """
 
+    title: ClassVar[str] = "p-LaT"
     scalars: ClassVar[tuple[str, ...]] = ("p",)
 
     p: float | tuple[float, ...] = setting(

@@ -42,6 +42,7 @@ class PolynomialConfig(VariantConfig):
     coefficients are one parameter of shape (num_heads, K + 1).
     """
 
+    title: ClassVar[str] = "polynomial"
     scalars: ClassVar[tuple[str, ...]] = ("coefficients",)
 
     coefficients: tuple[float, ...] = setting(

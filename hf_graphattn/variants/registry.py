@@ -40,6 +40,7 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
                 f"{cls.__module__}. Give one of them another name."
             )
         cls.variant = name
+        cls.title = vars(cls).get("title", name)  # not that of a class it derives from
         _CONFIGS[name] = cls
         return cls
 

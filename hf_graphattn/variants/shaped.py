@@ -47,6 +47,7 @@ class ShapedConfig(VariantConfig):
     learned. `simplified` has the paper's start.
     """
 
+    title: ClassVar[str] = "shaped attention"
     scalars: ClassVar[tuple[str, ...]] = ("alpha", "beta", "gamma")
 
     alpha: float = setting(0.0, "weight of the identity")

@@ -41,6 +41,7 @@ class ValueResidualConfig(VariantConfig):
     `ValueResidualConfig(share=0.0, trainable=("share",))`. It has no matrix H.
     """
 
+    title: ClassVar[str] = "value residual"
     scalars: ClassVar[tuple[str, ...]] = ("share",)
 
     share: float = setting(0.5, "the share of the first layer's values, 1 is all")

@@ -33,6 +33,7 @@ class XSAConfig(VariantConfig):
     `XSAConfig(exclusion=0.0, trainable=("exclusion",))`.
     """
 
+    title: ClassVar[str] = "XSA"
     scalars: ClassVar[tuple[str, ...]] = ("exclusion",)
 
     exclusion: float = setting(1.0, "how much is removed along a token's own value, 1 is all")

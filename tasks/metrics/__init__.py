@@ -24,18 +24,21 @@ from tasks.refusals import reason, refusal
 ARGUMENTS = re.compile(r":(?=\w+=)")  # a colon alone may be part of a path
 
 ACCURACY = Metric("accuracy", True, functions.accuracy)
-F1 = Metric("f1", True, functions.f1, max_labels=2)
-MATTHEWS_CORRELATION = Metric("matthews_correlation", True, functions.matthews_correlation)
-PEARSON = Metric("pearson", True, functions.pearson)
-SPEARMANR = Metric("spearmanr", True, functions.spearmanr)
-WER = Metric("wer", False, functions.wer)
-CER = Metric("cer", False, functions.cer)
+F1 = Metric("f1", True, functions.f1, max_labels=2, title="F1")
+MATTHEWS_CORRELATION = Metric(
+    "matthews_correlation", True, functions.matthews_correlation, title="Matthews correlation"
+)
+PEARSON = Metric("pearson", True, functions.pearson, title="Pearson correlation")
+SPEARMANR = Metric("spearmanr", True, functions.spearmanr, title="Spearman correlation")
+WER = Metric("wer", False, functions.wer, title="word error rate")
+CER = Metric("cer", False, functions.cer, title="character error rate")
 
 # What an objective measures itself.
 LOSS = Metric("loss", False)
 PERPLEXITY = Metric("perplexity", False)
 WORD_PERPLEXITY = Metric("word_perplexity", False)
-TOP5 = Metric("top5_accuracy", True)  # the share of labels among the five that score highest
+# The share of labels among the five that score highest.
+TOP5 = Metric("top5_accuracy", True, title="top-5 accuracy")
 UNKNOWN = Metric("unknown", False)  # the share of generated texts that are no label's word
 
 ROWS = {

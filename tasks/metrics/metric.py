@@ -21,6 +21,7 @@ class Metric:
             where an objective measures the number itself, such as the loss.
         max_labels: the largest number of labels that a task may have for it; None is no limit.
         together: computes all values of a module that has several, by name.
+        title: what figures call it; empty is its name.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Metric:
     function: Callable[[np.ndarray, np.ndarray], float] | None = None
     max_labels: int | None = None
     together: Callable[[np.ndarray, np.ndarray], dict[str, float]] | None = None
+    title: str = ""
 
 
 def scores(

@@ -155,6 +155,7 @@ def test_figures_are_drawn(compared: Path) -> None:
     pytest.importorskip("seaborn")
     for name in ("differences", "learning_curves-cola"):
         assert (compared / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (compared / "out" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert "</svg>" in (compared / "out" / f"{name}.svg").read_text()
 
 
@@ -252,4 +253,38 @@ def test_curves_without_a_log_or_a_value_are_left_out(tmp_path: Path) -> None:
     cell = cell_of(tmp_path, 0)
     assert not len(figures.curves([(cell, [{"step": 1, "eval_f1": None}]), (cell, [])], "eval_f1"))
     task = TaskResult("cola", "eval_f1", True, [ArmResult("none", {})])
-    assert not figures.learning_curves(task, [], {}).legends
+    assert figures.learning_curves(task, [], {}) is None
+
+
+def done_of(cells: list[Cell], values: dict[str, list[float]]) -> dict[str, dict]:
+    """What runs wrote that were measured at steps 1, 2 ...: the values of their arm, and seed."""
+    return {
+        cell.run.name: {
+            "history": [
+                {"step": step, "eval_f1": value + cell.seed}
+                for step, value in enumerate(values[cell.arm.name], 1)
+            ]
+        }
+        for cell in cells
+    }
+
+
+def test_a_curve_has_a_panel_of_differences_to_the_baseline(tmp_path: Path) -> None:
+    figures = pytest.importorskip("finetune.experiments.figures")
+    task = TaskResult("cola", "eval_f1", True, [ArmResult(n, {}) for n in ("none", "gfsa")])
+    cells = [
+        Cell("cola", Arm(arm, {}), seed, Run(f"{arm}-{seed}", Path(), tmp_path, {}, {}))
+        for arm in ("none", "gfsa")
+        for seed in (0, 1)
+    ]
+    done = done_of(cells, {"none": [0.5, 0.6], "gfsa": [0.75, 0.5]})
+    figure = figures.learning_curves(task, cells, done)
+    above, below = figure.axes  # there is no log, so no panel of the loss
+    assert [line.get_label() for line in above.lines] == ["plain", "GFSA"]
+    assert above.get_ylabel() == "F1\n(greater is better)"
+    assert below.get_ylabel() == "F1: difference\nto plain"
+    line, zero = below.lines
+    assert list(line.get_ydata()) == pytest.approx([0.25, -0.1])
+    assert set(zero.get_ydata()) == {0}
+    once = done_of(cells, {"none": [0.5], "gfsa": [0.75]})
+    assert figures.learning_curves(task, cells, once) is None  # points are no curve

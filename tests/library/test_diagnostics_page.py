@@ -22,6 +22,8 @@ import hf_graphattn as ga
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
 
 pytest.importorskip("matplotlib")
+from matplotlib.text import Text
+
 from hf_graphattn.diagnostics.findings import COMPARED, FINDINGS, findings
 from hf_graphattn.diagnostics.plots import FIGURES
 
@@ -93,18 +95,41 @@ def test_every_figure_draws_every_case(case: str, diagnoses: dict[str, Diagnosis
     }[case]()
     drawn = figures(given)
     assert set(drawn) == set(FIGURES) - ({"scalars"} if case == "plain" else set())
-    for figure in drawn.values():
+    for name, figure in drawn.items():
         figure.draw_without_rendering()
+        assert_readable(name, figure)
+        panels = (axis for axis in figure.axes if axis.get_label() != "<colorbar>")
+        empty = [axis for axis in panels if not axis.images and not has_numbers(axis)]
+        assert all("no finite values" in axis.texts[0].get_text() for axis in empty), name
     sentences = [sentence for finding in findings(given).values() for sentence in finding.here]
     assert all("nothing can be read off" in each for each in sentences) == (case == "broken")
 
 
+def assert_readable(name: str, figure: Any) -> None:
+    """As wide as a column of a paper, in letters of 7 points and more."""
+    assert figure.get_figwidth() == pytest.approx(3.35)
+    sizes = {text.get_text(): text.get_fontsize() for text in figure.findobj(Text)}
+    assert min(size for text, size in sizes.items() if text) >= 7, name
+
+
+def has_numbers(axis: Any) -> bool:
+    return any(np.isfinite(line.get_ydata()).any() for line in axis.lines)
+
+
 def test_lines_show_the_numbers(diagnoses: dict[str, Diagnosis]) -> None:
     drawn = figures(diagnoses)
-    lines = drawn["cosine_similarity"].axes[0].lines
-    for line, diagnosis in zip(lines, diagnoses.values(), strict=True):
-        np.testing.assert_array_equal(line.get_ydata(), diagnosis.parts[0].by_depth["cosine"].mean)
-    assert legend_of(drawn["cosine_similarity"]) == list(diagnoses)
+    above, below = drawn["cosine_similarity"].axes
+    means = [diagnosis.parts[0].by_depth["cosine"].mean for diagnosis in diagnoses.values()]
+    for line, mean in zip(above.lines, means, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), mean)
+    plain, filtered = means
+    zero, line = below.lines
+    assert set(zero.get_ydata()) == {0}
+    np.testing.assert_array_equal(line.get_ydata(), filtered - plain)
+    ratio = drawn["high_to_dc"].axes[1].lines[1].get_ydata()
+    plain, filtered = (d.parts[0].by_depth["high_to_dc"].mean for d in diagnoses.values())
+    np.testing.assert_array_equal(ratio, filtered / plain)
+    assert legend_of(drawn["cosine_similarity"]) == [NASTY, "GFSA"]
     bound = next(
         x for x in drawn["approximation_error"].axes[0].lines if x.get_label() == "bound 2K"
     )
@@ -134,7 +159,7 @@ def test_no_name_is_cut_off_or_left_out(diagnoses: dict[str, Diagnosis]) -> None
             assert box.x1 <= figure.bbox.width, (name, text.get_text())
             assert box.y1 <= figure.bbox.height, (name, text.get_text())
         panel = min(axis.get_window_extent().height for axis in figure.axes)
-        assert panel > 150, name  # the legend has not eaten it
+        assert panel > 1.0 * figure.dpi or figure.axes[0].images, name  # the legend left room
 
 
 def test_findings_say_what_the_numbers_say(diagnoses: dict[str, Diagnosis]) -> None:

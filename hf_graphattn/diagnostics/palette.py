@@ -1,0 +1,89 @@
+"""How everything that is drawn looks: a colour, a marker and a label for each name, everywhere.
+
+Plain attention is black. A variant of the library has the colour of its place among their names,
+and its paper's name for a label. Other names, those of arms and models, have a colour by their
+letters, so that they keep it from figure to figure; where that is taken, the next free one.
+
+Okabe and Ito's colours, which colour-blind people can tell apart, are those of the papers that this
+library began with; the others were chosen to be far from them for such eyes. So many are not told
+apart by colour alone: lines have markers too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hf_graphattn.variants import variant_configs
+
+PLAIN = ("none", "plain")  # what commands and measurements call attention without a filter
+BLACK, GREY = "#000000", "#777777"
+COLOURS = (
+    *("#E69F00", "#661100", "#999933", "#0072B2", "#009E73", "#EE99AA", "#56B4E9", "#D55E00"),
+    *("#785EF0", "#332288", "#882255", "#CC79A7", "#666633", "#222255", "#663333", "#9C6ADE"),
+)
+MARKERS = ("v", "p", "<", "s", "^", "X", "P", "D", ">", "h", "*", "d", "8", "H", "1", "2")
+PAIRS = tuple(zip(COLOURS, MARKERS, strict=True))
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one thing is drawn, and what it is called."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+def title(variant: str) -> str:
+    """What a figure calls a variant: as its paper does."""
+    config = variant_configs().get(variant)
+    return "plain" if variant in PLAIN else config.title if config else variant
+
+
+def looks(variants: Mapping[str, str]) -> dict[str, Look]:
+    """The looks of things that are drawn together: all different, as long as colours last.
+
+    Args:
+        variants: by the name of each, an arm or a model, its variant. One that is not named after
+            its variant looks like it where nothing else here does.
+    """
+    are_named = {name: title(name) == title(variant) for name, variant in variants.items()}
+    found: dict[str, tuple[str, str]] = {}
+    for name in sorted(variants, key=lambda name: not are_named[name]):
+        own, others = _of_variant(variants[name]), _by_letters(name)
+        taken = {colour for colour, _ in found.values()}
+        found[name] = next((pair for pair in (*own, *others) if pair[0] not in taken), others[0])
+    labels = {name: title(name) if are_named[name] else name for name in variants}
+    common = {label for label, count in Counter(labels.values()).items() if count > 1}
+    return {
+        name: Look(name if labels[name] in common else labels[name], *found[name])
+        for name in variants
+    }
+
+
+def _of_variant(variant: str) -> list[tuple[str, str]]:
+    """Colour and marker of one of the library's; of plain attention there may be two."""
+    if variant in PLAIN:
+        return [(BLACK, "o"), (GREY, "o")]
+    return [pair for name, pair in zip(_variants(), PAIRS, strict=False) if name == variant]
+
+
+def _by_letters(name: str) -> list[tuple[str, str]]:
+    """Every colour with its marker: those of no variant, from one that the name alone says, on."""
+    spare, others = PAIRS[len(_variants()) :], PAIRS[: len(_variants())]
+    number = zlib.crc32(name.encode())
+    return [
+        pairs[(number + step) % len(pairs)]
+        for pairs in (spare, others)
+        for step in range(len(pairs))
+    ]
+
+
+def _variants() -> list[str]:
+    """The names of the library's own variants."""
+    package = __package__.partition(".")[0]
+    configs = variant_configs().items()
+    return [name for name, config in configs if config.__module__.partition(".")[0] == package]

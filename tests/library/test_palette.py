@@ -1,0 +1,58 @@
+"""One look for each name: different where drawn together, the same from figure to figure."""
+
+from __future__ import annotations
+
+import hf_graphattn as ga
+from hf_graphattn.diagnostics import palette
+from hf_graphattn.diagnostics.palette import looks
+
+EVERY = dict.fromkeys(["none", *ga.variant_configs()])
+
+
+def test_every_variant_has_a_look_of_its_own() -> None:
+    found = looks({name: name for name in EVERY})
+    assert list(found) == list(EVERY)
+    for values in zip(*((x.label, x.colour, x.marker) for x in found.values()), strict=True):
+        assert len(set(values)) == len(EVERY)
+    assert found["none"].colour == palette.BLACK
+    assert [found[n].label for n in ("none", "gfsa", "plat", "laplacian")] == [
+        *("plain", "GFSA", "p-LaT", "A - I"),
+    ]
+
+
+def test_a_name_looks_the_same_beside_any_others() -> None:
+    together = looks({name: name for name in EVERY} | {"my-arm": "none of these"})
+    for name in EVERY:
+        assert looks({name: name, "my-arm": "none of these"}) == {
+            name: together[name],
+            "my-arm": together["my-arm"],
+        }
+
+
+def test_an_arm_of_another_name_looks_like_its_variant_where_that_is_free() -> None:
+    gfsa = looks({"gfsa": "gfsa"})["gfsa"]
+    deep = looks({"deep": "gfsa"})["deep"]
+    assert (deep.label, deep.colour, deep.marker) == ("deep", gfsa.colour, gfsa.marker)
+    beside = looks({"deep": "gfsa", "gfsa": "gfsa", "other": "gfsa"})
+    assert beside["gfsa"] == gfsa
+    assert len({look.colour for look in beside.values()}) == 3
+    before = looks({"before": "none", "none": "none"})
+    assert [look.colour for look in before.values()] == [palette.GREY, palette.BLACK]
+
+
+def test_names_that_would_read_alike_are_written_out() -> None:
+    found = looks({"none": "none", "plain": "none", "GFSA": "gfsa", "gfsa": "gfsa"})
+    assert [look.label for look in found.values()] == ["none", "plain", "GFSA", "gfsa"]
+
+
+def test_more_things_than_colours_are_drawn_all_the_same() -> None:
+    names = [f"arm-{i}" for i in range(len(palette.COLOURS) + 5)]
+    found = looks(dict.fromkeys(names, "?"))
+    assert list(found) == names
+    assert {look.colour for look in found.values()} == set(palette.COLOURS)
+
+
+def test_a_variant_of_another_package_takes_no_colour_of_ours() -> None:
+    ours = looks({"gfsa": "gfsa", "xsa": "xsa"})
+    assert looks({"gfsa": "gfsa", "heat": "heat", "xsa": "xsa"})["xsa"] == ours["xsa"]
+    assert palette.title("heat") == "heat"

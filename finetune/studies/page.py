@@ -6,15 +6,13 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune.engine.results import write_json
 from finetune.experiments import record, report, tables
 from finetune.experiments.tables import Table
-from finetune.studies import look_page
-
-if TYPE_CHECKING:
-    from finetune.studies.run import Study
+from finetune.studies import look_page, summary
+from finetune.studies.run import Comparison, Study
 
 HEAD = """# Evidence: does it help, at the size that fits here?
 
@@ -71,18 +69,22 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def write(studies: Sequence[Study], docs: Path) -> Path:
     """Write ``docs/evidence.md``, with a section for each study whose numbers were kept."""
-    page = docs / "evidence.md"
-    sections = [section(study, docs / "evidence") for study in studies]
-    page.write_text("\n".join([HEAD, *("\n".join(lines) for lines in sections if lines)]), "utf-8")
+    page, folder = docs / "evidence.md", docs / "evidence"
+    known = [study for study in studies if (folder / f"{study.name}.json").is_file()]
+    compared = [
+        (study, task)
+        for study in known
+        if isinstance(study, Comparison)
+        for task in record.results_of(_numbers(study, folder))
+    ]
+    parts = [[HEAD], summary.lines(compared), *(section(study, folder) for study in known)]
+    page.write_text("\n".join("\n".join(lines) for lines in parts), "utf-8")
     return page
 
 
 def section(study: Study, folder: Path) -> list[str]:
-    """The lines on one study; none if ``folder`` has no numbers of it."""
-    source = folder / f"{study.name}.json"
-    if not source.is_file():
-        return []
-    numbers = json.loads(source.read_text("utf-8"))
+    """The lines on one study, whose numbers ``folder`` has."""
+    numbers = _numbers(study, folder)
     found = record.results_of(numbers)
     is_sweep = bool(found[0].settings)
     said = (*numbers["verdicts"], *numbers["notes"])
@@ -97,6 +99,10 @@ def section(study: Study, folder: Path) -> list[str]:
         *(_cost(numbers), ""),
         *look_page.section(study.name, folder),
     ]
+
+
+def _numbers(study: Study, folder: Path) -> dict[str, Any]:
+    return json.loads((folder / f"{study.name}.json").read_text("utf-8"))
 
 
 def _reported(study: Study) -> list[str]:

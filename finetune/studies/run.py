@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tasks import demo_lm, image_classification
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "finetune" / "evidence.yaml"
+Effect = str | Sequence[str | float]
 ROWS = 32  # of the validation set, for the look inside
 
 
@@ -59,13 +60,15 @@ class Study:
 class Comparison(Study):
     """A call of compare.py; with ``reads``, a look inside the models of all complete seeds.
 
-    ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them.
+    ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them; ``effects``
+    the papers' own figures for an arm: before, after, and where, if that is not plain; or in words.
     """
 
     arms: str
     variants: Sequence[str]
     own: Sequence[str] = ()
     baseline: str | None = None
+    effects: Mapping[str, Effect] = field(default_factory=dict)
     start: str | None = None
     reads: str | None = None
 

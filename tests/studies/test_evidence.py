@@ -8,7 +8,6 @@ import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import glue_stand_in
 import pytest
@@ -18,8 +17,8 @@ from finetune import compare, evidence, sweep
 from finetune.experiments import record, tables, verdicts
 from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
 from finetune.experiments.scripts import Script
-from finetune.studies import look, look_page, page
-from finetune.studies.run import ROOT, Given, Study, studies
+from finetune.studies import look, look_page, page, summary
+from finetune.studies.run import ROOT, Comparison, Given, Study, studies
 
 DOCS = ROOT / "docs"
 
@@ -69,8 +68,13 @@ def test_the_page_is_written_again_without_any_runs(tmp_path: Path) -> None:
 
 
 def test_the_page_on_choosing_quotes_what_was_measured() -> None:
-    """Each difference on it, a number with a sign, stands in README or in evidence.md."""
-    quoted = re.findall(r"(?<![\w.])[+-]\d+\.\d+", (DOCS / "choosing.md").read_text("utf-8"))
+    """Each difference on it, a number with a sign, stands in README or in evidence.md.
+
+    Those of its table of the field, in per cent, are compared with the studies by test_readme.py.
+    """
+    lines = (DOCS / "choosing.md").read_text("utf-8").splitlines()
+    page = "\n".join(line for line in lines if not line.startswith(("| All on", "| The same")))
+    quoted = re.findall(r"(?<![\w.])[+-]\d+\.\d+", page)
     known = [path.read_text("utf-8") for path in (ROOT / "README.md", DOCS / "evidence.md")]
     assert len(quoted) > 20
     assert [number for number in quoted if not any(number in text for text in known)] == []
@@ -95,9 +99,47 @@ def test_the_numbers_of_the_page_are_what_their_values_give(study: Study) -> Non
     assert numbers["runs"] == sum(len(arm.values) for task in kept for arm in task.arms)
 
 
-def row(name: str, title: str) -> SimpleNamespace:
+def row(name: str, title: str) -> Study:
     reported = [{"paper": "GFSA", "setting": "larger", "figure": "1.0"}]
-    return SimpleNamespace(name=name, title=title, paper="Theirs.", reported=reported)
+    common = {"script": "lm.py", "seeds": 8, "flags": "", "arms": "papers", "variants": ["none"]}
+    effects = {"plat": [34.1, 33.5, "WikiText"], "laplacian": "drawn"}
+    return Comparison(
+        name=name, title=title, paper="Theirs.", reported=reported, effects=effects, **common
+    )
+
+
+def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
+    """A word for a sentence, and the change in per cent that stands in it."""
+    known = [study for study in studies() if isinstance(study, Comparison)]
+    found = [
+        (study, task)
+        for study in known
+        for task in record.results_of(
+            json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
+        )
+    ]
+    cells = [line.split(" | ") for line in summary.lines(found)[2:] if line.startswith("|")]
+    said = [text for _, task in found for text in verdicts.verdicts([task])]
+    assert len(cells) == len(said) > 30
+    for line, text in zip(cells, said, strict=True):
+        arm, change, word = line[2], line[4], line[7].removesuffix(" |")
+        assert text.startswith(arm)
+        assert f"{change} of" in text
+        assert (f"{arm} is {word} than" in text) == (word != "not shown")
+    page = (DOCS / "evidence.md").read_text("utf-8")
+    for study, _ in found:
+        assert f"](#{summary.anchor(study.title)})" in page
+        assert f"\n## {study.title}\n" in page
+
+
+def test_the_papers_figures_stand_beside_ours() -> None:
+    found = json.loads((DOCS / "evidence" / "char.json").read_text("utf-8"))
+    lines = summary.lines([(row("char", "Chars: two"), record.results_of(found)[0])])
+    plat, laplacian = lines[2:4]
+    assert plat.startswith("| [Chars: two](#chars-two) | none: perplexity ↓ 7.59")
+    assert " | -1.76 % (WikiText) | better |" in plat  # (33.5 - 34.1) / 34.1
+    assert laplacian.startswith("|  |  | laplacian | 7 |")
+    assert laplacian.endswith(" | drawn | worse |")
 
 
 def test_the_page_shows_a_sweep_and_what_was_kept_before(tmp_path: Path) -> None:

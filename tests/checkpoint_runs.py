@@ -74,6 +74,7 @@ def kill_after(started: Trainer, batches: int | None) -> None:
 def outcome(finished: Trainer) -> dict[str, Any]:
     """All that must not differ."""
     progress = vars(finished.progress) | {"step_seconds": len(finished.progress.step_seconds)}
+    progress["train_seconds"] = None  # as little the same as those
     optimizer = finished.optimizer.state_dict()["state"]
     lines = (finished.folder / LOG).read_text().splitlines()
     logged = [json.loads(line) | {"tokens_per_s": None} for line in lines]

@@ -29,7 +29,7 @@ FLOORS = (
     ("finetune.objectives",),
     ("finetune.data", "finetune.models"),
     ("finetune.settings",),
-    ("finetune.errors",),
+    ("finetune.errors", "finetune.terminal"),
     ("hf_graphattn", "tasks"),
 )
 

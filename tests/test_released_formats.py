@@ -33,7 +33,10 @@ SCRIPTS = {
     "sweep": sweep.main,
 }
 # What every run has anew: how long it took, and where it ran.
-OF_THE_DAY = {"seconds_per_step", "peak_memory_bytes", "settings", "versions", "git", "machine"}
+OF_THE_DAY = {
+    *("seconds_per_step", "train_runtime", "train_samples_per_second", "train_steps_per_second"),
+    *("eval_runtime", "peak_memory_bytes", "settings", "versions", "git", "machine"),
+}
 
 of_each_version = pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 of_each_model = pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, DistributedType, set_seed
 
+from finetune import terminal
 from finetune.engine import output_folder
 from finetune.errors import refusal
 from finetune.settings.schema import Settings
@@ -30,11 +30,10 @@ def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
     Meanwhile its output folder is its own: `output_folder.claimed` says when that is refused.
     """
     accelerator = make_accelerator(settings.train)
-    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR)
-    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
-    set_seed(settings.train.seed)
-    with output_folder.claimed(settings, accelerator):
-        yield accelerator
+    with terminal.log_shown(accelerator.is_main_process):
+        set_seed(settings.train.seed)
+        with output_folder.claimed(settings, accelerator):
+            yield accelerator
 
 
 def make_accelerator(train: TrainArguments) -> Accelerator:

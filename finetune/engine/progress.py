@@ -30,6 +30,7 @@ class Progress:
     weight_sum: float = 0.0  # examples or tokens that it sums over
     train_loss: float = math.nan  # mean over those between the last two evaluations
     best_name: str | None = None  # the checkpoint with the best weights, if they are kept
+    train_seconds: float = 0.0  # of all parts of a resumed run, with evaluations and checkpoints
     step_seconds: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)  # after each step
     history: list[Evaluation] = field(default_factory=list)
@@ -37,7 +38,8 @@ class Progress:
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Progress:
         """As a checkpoint has it; what earlier versions kept beside the history is in it."""
-        return cls(**{f.name: saved[f.name] for f in fields(cls) if f.name in saved})
+        known = {"train_seconds": sum(saved["step_seconds"]), **saved}  # 0.1.0 did not keep it
+        return cls(**{f.name: known[f.name] for f in fields(cls) if f.name in known})
 
     def take(self, metrics: Mapping[str, float]) -> None:
         """Take an evaluation into the history; the sums of the training loss begin anew.

@@ -56,8 +56,9 @@ def evaluations(
     labelled = "image-classification" if task.image_column else "text-classification"
     # Longer suffixes first, since every key ends in an empty one.
     splits = sorted(task.validation_splits, key=lambda split: -len(split.key_suffix))
-    for key, value in results.items():
-        if not key.startswith("eval_") or not isinstance(value, float):
+    for key in results["greater_is_better"]:  # a metric each; times are none
+        value = results.get(key)
+        if not isinstance(value, float):
             continue
         split = next(split for split in splits if key.endswith(split.key_suffix))
         found.append(

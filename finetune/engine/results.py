@@ -44,13 +44,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def origin(accelerator: Accelerator) -> dict[str, Any]:
     """Where results come from: versions, commit, machine."""
-    on_gpu = accelerator.device.type == "cuda"
     return {
         "versions": versions() | {"python": platform.python_version()},
         "git": _commit(Path(__file__).parent),
         "machine": {
             "device": accelerator.device.type,
-            "name": torch.cuda.get_device_name(accelerator.device) if on_gpu else cpu_name(),
+            "name": machine_name(accelerator),
             "cores": len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count(),
@@ -59,6 +58,13 @@ def origin(accelerator: Accelerator) -> dict[str, Any]:
             "mixed_precision": accelerator.mixed_precision,
         },
     }
+
+
+def machine_name(accelerator: Accelerator) -> str:
+    """The GPU's name, or the processor's."""
+    if accelerator.device.type == "cuda":
+        return torch.cuda.get_device_name(accelerator.device)
+    return cpu_name()
 
 
 def versions() -> dict[str, str]:

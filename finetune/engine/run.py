@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from accelerate.logging import get_logger
 from accelerate.utils import set_seed
 
-from finetune.engine import output_folder, publishing, storage
+from finetune.engine import output_folder, panels, publishing, storage
 from finetune.engine.results import RESULTS, origin, peak_memory, write_json
 from finetune.engine.trainer import Trainer
 from finetune.models import tuning
@@ -44,14 +44,22 @@ def run(trainer: Trainer, processor: Processor, family: str) -> dict[str, Any]:
     if accelerator.is_main_process:
         output_folder.remove(former)
     accelerator.wait_for_everyone()
+    _show(trainer, panels.opening(trainer, family))
     if train.do_eval_only:
         found: dict[str, Any] = dict(trainer.evaluate())
     else:
         trainer.train()
         found = summary(trainer)
-    results = finish(trainer, processor, found)
+    results = finish(trainer, processor, found | times(trainer))
+    _show(trainer, panels.closing(trainer, family, results))
     accelerator.end_training()
     return results
+
+
+def _show(trainer: Trainer, text: str) -> None:
+    """Print what the main process has to say, between the lines of the log."""
+    if trainer.accelerator.is_main_process:
+        print(text, flush=True)
 
 
 def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dict[str, Any]:
@@ -83,10 +91,9 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
 
 
 def tell_how_far(moved: float | None, rate: float | None) -> None:
-    """Say how far training has moved the filters' scalars, and what to do if that is nothing."""
+    """Say what to do if training has hardly moved the filters' scalars."""
     if moved is None or rate is None:
         return
-    logger.info(f"the filters' scalars moved by up to {moved:.2g} from where they started")
     if moved < HARDLY:
         logger.warning(
             f"The filters' scalars moved by less than {HARDLY:g} at a learning rate of {rate:g}: "
@@ -135,6 +142,26 @@ def summary(trainer: Trainer) -> dict[str, Any]:
         "weights_of_step": kept["step"],
         "seconds_per_step": progress.seconds_per_step(),
         "history": progress.history,
+    }
+
+
+def times(trainer: Trainer) -> dict[str, Any]:
+    """How many rows and how long, by the names that transformers' Trainer has for them.
+
+    The time of training is that of all parts of a resumed run, with evaluations and checkpoints.
+    """
+    splits = trainer.task.validation_splits
+    found: dict[str, Any] = {"eval_runtime": trainer.eval_seconds}
+    for split in splits:
+        found[f"eval_samples{split.key_suffix}"] = len(trainer.validation[split.name].dataset)
+    if trainer.settings.train.do_eval_only:
+        return found
+    seconds, steps = trainer.progress.train_seconds, trainer.progress.step
+    return found | {
+        "train_runtime": seconds,
+        "train_samples": trainer.updates.rows,
+        "train_samples_per_second": trainer.updates.samples(steps) / seconds,
+        "train_steps_per_second": steps / seconds,
     }
 
 

@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.logging import get_logger
-from accelerate.utils import send_to_device, tqdm
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from transformers import get_scheduler
 
-import hf_graphattn as ga
 from finetune.data.loaders import Loaders
 from finetune.engine import checkpoints, predictions
+from finetune.engine.display import Display
 from finetune.engine.fingerprint import as_told_by, fingerprint
 from finetune.engine.progress import Progress, Selection, StepLog
 from finetune.engine.updates import Portion, Updates, plan
 from finetune.errors import DivergedError
+from finetune.models import tuning
 from finetune.models.loading import trained_scalars
 from finetune.objectives.base import Measured, Objective
-from finetune.settings.groups import DEFAULT_FILTER_RATE
 from finetune.settings.schema import Settings
 from finetune.settings.training import EACH_EPOCH
 from tasks import Split, Task
@@ -53,17 +53,8 @@ class Trainer:
         self.first_scalars = trained_scalars(model)
         self._data = {name: x.dataset for name, x in loaders.validation.items()}
         self._data |= {"training": loaders.train.dataset}
-        train, rate = settings.train, settings.filter.filter_learning_rate
-        if rate is None and self.first_scalars:
-            rate = DEFAULT_FILTER_RATE
-        groups = ga.optimizer_groups(
-            model, train.learning_rate, weight_decay=train.weight_decay, filter_learning_rate=rate
-        )
-        betas = (train.adam_beta1, train.adam_beta2)
-        # The groups have rates of their own; min_lr of a schedule is compared to this one.
-        optimizer = torch.optim.AdamW(
-            groups, train.learning_rate, betas, train.adam_epsilon, fused=True
-        )
+        self.parameters, train = tuning.counted(model), settings.train
+        optimizer = tuning.optimizer(model, settings)
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
         self.updates = Updates(
             loader,
@@ -74,9 +65,9 @@ class Trainer:
         )
         self.validation = {n: accelerator.prepare(x) for n, x in loaders.validation.items()}
         self.test = {n: accelerator.prepare(x) for n, x in loaders.test.items()}
-        self.epochs, self.steps, warm_up = plan(self.updates.batches, train)
+        self.epochs, self.steps, self.warm_up = plan(self.updates.batches, train)
         kind, own = train.lr_scheduler_type, train.schedule_settings
-        schedule = get_scheduler(kind, optimizer, warm_up, self.steps, own)
+        schedule = get_scheduler(kind, optimizer, self.warm_up, self.steps, own)
         self.schedule = accelerator.prepare(schedule)
         self.progress = Progress()
         self.directions = {
@@ -86,6 +77,8 @@ class Trainer:
         }
         self.selection = Selection.of(train, task.main_metric, self.directions)
         self._log_file = StepLog(self.folder, accelerator.is_main_process)
+        self._display = Display(self.steps, self.updates.batches, train.logging_steps)
+        self.eval_seconds = 0.0  # the last evaluation's
         self._has_predictions: bool | None = None  # whether evaluating writes files, once it has
         self._resumed_from: Path | None = None
 
@@ -124,22 +117,24 @@ class Trainer:
         progress = self.progress
         self._bring_best()
         self._log_file.start(progress.step)
-        bar = tqdm(total=self.steps, initial=progress.step, desc="Training", unit="step")
+        self._display.start(progress.step)
         self.model.train()
         start = time.perf_counter()
+        self._began = start - progress.train_seconds
         for window in self._windows():
             loss, tokens = self._update(window)
-            self._end_step(loss, tokens, time.perf_counter() - start, bar)
+            self._end_step(loss, tokens, time.perf_counter() - start)
             self._evaluate_and_save()
             start = time.perf_counter()
-        bar.close()
+            progress.train_seconds = start - self._began
+        self._display.close()
         self._load_best()
         return progress
 
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on the validation splits, as ``eval_<metric><suffix>``."""
         found: dict[str, float] = {}
-        self._has_predictions = False
+        self._has_predictions, start = False, time.perf_counter()
         for split in self.task.validation_splits:
             measured = self._measure(split, self.validation)
             found |= measured.named("eval", split.key_suffix)
@@ -149,6 +144,7 @@ class Trainer:
                     predictions.write_evaluated(
                         split, measured.predictions, measured.references, self.folder
                     )
+        self.eval_seconds = time.perf_counter() - start
         return found
 
     def predict(self) -> dict[str, float]:
@@ -244,6 +240,7 @@ class Trainer:
     def _save(self) -> None:
         train = self.settings.train
         path = self.folder / checkpoints.name_of(self.progress.step)
+        self.progress.train_seconds = time.perf_counter() - self._began
         checkpoints.save(self.accelerator, path, asdict(self.progress), self.fingerprint)
         limit = train.checkpoints_total_limit
         if limit is None and train.checkpointing_steps is None:
@@ -281,7 +278,7 @@ class Trainer:
             )
         return total
 
-    def _end_step(self, loss: float, tokens: int, seconds: float, bar: Any) -> None:
+    def _end_step(self, loss: float, tokens: int, seconds: float) -> None:
         progress = self.progress
         progress.step += 1
         if progress.batches == self.updates.batches or progress.step == self.steps:
@@ -289,8 +286,7 @@ class Trainer:
         progress.step_seconds.append(seconds)
         progress.learning_rates.append(self.schedule.get_last_lr()[0])
         rate, speed = progress.learning_rates[-1], tokens / seconds
-        bar.update()
-        bar.set_postfix(loss=f"{loss:.4f}", lr=f"{rate:.2e}", tokens_s=f"{speed:.0f}")
+        self._display.step(progress, loss)
         self._log({"loss": loss, "learning_rate": rate, "tokens": tokens, "tokens_per_s": speed})
 
     def _log(self, values: dict[str, float]) -> None:

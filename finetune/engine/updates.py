@@ -56,6 +56,13 @@ class Updates:
         while window := list(itertools.islice(numbered, self.accumulation)):
             yield [self._portion(number, batch) for number, batch in window]
 
+    def samples(self, steps: int) -> int:
+        """How many rows so many updates train on, over all processes."""
+        an_epoch = math.ceil(self.batches / self.accumulation)
+        epochs, left = divmod(steps, an_epoch)
+        batches = left * self.accumulation * self.accelerator.num_processes
+        return epochs * self.rows + min(batches * self.batch_size, self.rows)
+
     def _portion(self, number: int, batch: dict[str, Tensor]) -> Portion:
         """The batch without the rows that were repeated to give each process as many."""
         accelerator = self.accelerator

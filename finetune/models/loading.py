@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate.logging import get_logger
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -25,7 +26,8 @@ from finetune.settings.schema import Settings
 from hf_graphattn.parallel import whole
 from tasks import Task
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)  # of other processes than the main one errors alone are shown
+NAMED = 4  # modules that a line names
 CLASSIFIERS = (
     "ForSequenceClassification",
     "ForImageClassification",
@@ -170,16 +172,63 @@ def load_model(
                 f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
                 "Drop the flag, or start from a plain checkpoint.",
             )
-        return ga.from_pretrained(path, auto_class=auto_class, backend=backend, **options)
+        return _read(ga.from_pretrained, path, auto_class=auto_class, backend=backend, **options)
     if settings.variant is None and backend != "auto":
         options["attn_implementation"] = backend
     if path is None:
         model = auto_class.from_config(**options)
     else:
-        model = auto_class.from_pretrained(path, **options)
+        model = _read(auto_class.from_pretrained, path, **options)
     if settings.variant is None:
         return model
     return ga.patch_model(model, settings.variant, backend=backend, check=True)
+
+
+def _read(load: Any, path: str, **options: Any) -> PreTrainedModel:
+    """The model, with a line about its weights that the checkpoint lacks, and about the unused."""
+    with _without_table():
+        model, told = load(path, output_loading_info=True, **options)
+    count = len(model.state_dict())
+    kinds = {
+        f"of {count} weights are new, since {path} lacks them": told["missing_keys"],
+        f"of {count} weights are new, since {path} has them in other shapes": [
+            name for name, *_ in told["mismatched_keys"]
+        ],
+        f"weights of {path} are not used": told["unexpected_keys"],
+    }
+    for what, names in kinds.items():
+        if names:
+            logger.info(f"{len(names)} {what}: {_some(names)}")
+    return model
+
+
+@contextmanager
+def _without_table() -> Iterator[None]:
+    """Without transformers' table of a checkpoint's weights, unless an error refers to it."""
+    tables: list[logging.LogRecord] = []
+
+    def is_no_table(record: logging.LogRecord) -> bool:
+        is_table = "LOAD REPORT" in record.getMessage()
+        tables.extend([record] * is_table)
+        return not is_table
+
+    theirs = logging.getLogger("transformers.modeling_utils")
+    theirs.addFilter(is_no_table)
+    try:
+        yield
+    except Exception:
+        for table in tables:
+            theirs.callHandlers(table)
+        raise
+    finally:
+        theirs.removeFilter(is_no_table)
+
+
+def _some(weights: Iterable[str]) -> str:
+    """The modules that the weights are of, the first few by name."""
+    names = list(dict.fromkeys(weight.rpartition(".")[0] or weight for weight in sorted(weights)))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def trained_scalars(model: nn.Module) -> list[Tensor]:
@@ -195,12 +244,14 @@ def filter_statistics(
 ) -> dict[str, int | float | None]:
     """Number of learned filter scalars, and the largest absolute value (None without any).
 
-    With ``start``, where they were before training, also how far the farthest has moved.
+    With ``start``, where they were before training, also how far the nearest and the farthest have
+    moved.
     """
     scalars = trained_scalars(model)
-    moved = [(now - then).abs().max() for now, then in zip(scalars, start or (), strict=False)]
+    moved = [(now - then).abs() for now, then in zip(scalars, start or (), strict=False)]
     return {
         "filter_scalars": sum(scalar.numel() for scalar in scalars),
         "filter_max_abs": max((float(scalar.abs().max()) for scalar in scalars), default=None),
-        "filter_max_moved": max(map(float, moved), default=None),
+        "filter_min_moved": min((float(each.min()) for each in moved), default=None),
+        "filter_max_moved": max((float(each.max()) for each in moved), default=None),
     }

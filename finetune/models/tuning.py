@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accelerate.logging import get_logger
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 import hf_graphattn as ga
-from finetune.settings.groups import LORA, TuningArguments
+from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
+from finetune.settings.schema import Settings
 from hf_graphattn.adapters import is_adapted
 from hf_graphattn.training import task_head
-
-logger = get_logger(__name__)
 
 LOADING = """
 ## Graph filters
@@ -36,11 +35,26 @@ def tuned(model: PreTrainedModel, arguments: TuningArguments) -> Any:
         model = ga.freeze_base(model)
     elif arguments.peft == "lora":
         model = _with_lora(model, arguments)
-    if arguments.peft != "none":
-        counts = [p.numel() for p in model.parameters() if p.requires_grad]
-        total = sum(p.numel() for p in model.parameters())
-        logger.info(f"{arguments.peft}: {sum(counts)} of {total} parameters are trained")
     return model
+
+
+def counted(model: nn.Module) -> tuple[int, int]:
+    """How many parameters are trained, and how many there are."""
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, is_trained in counts if is_trained), sum(n for n, _ in counts)
+
+
+def optimizer(model: nn.Module, settings: Settings[Any, Any]) -> torch.optim.Optimizer:
+    """AdamW, with the filters' scalars at a rate of their own where any are trained."""
+    train, rate = settings.train, settings.filter.filter_learning_rate
+    if rate is None and any(True for _ in ga.filter_parameters(model)):
+        rate = DEFAULT_FILTER_RATE
+    groups = ga.optimizer_groups(
+        model, train.learning_rate, weight_decay=train.weight_decay, filter_learning_rate=rate
+    )
+    betas = (train.adam_beta1, train.adam_beta2)
+    # The groups have rates of their own; min_lr of a schedule is compared to this one.
+    return torch.optim.AdamW(groups, train.learning_rate, betas, train.adam_epsilon, fused=True)
 
 
 def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import tqdm
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from finetune.terminal import tqdm
 from tasks import Metric, Split
 
 Batch = Mapping[str, Tensor]

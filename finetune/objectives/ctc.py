@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import tqdm
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -20,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from finetune.errors import diverged_logits
 from finetune.models import speech
 from finetune.objectives.base import Batch, Measured, Objective, places
+from finetune.terminal import tqdm
 from tasks import Metric, Split, Task
 from tasks.metrics import LOSS, scores
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import tqdm
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -24,6 +23,7 @@ from finetune.data.text import Text
 from finetune.data.windows import IGNORED, Blocks
 from finetune.errors import diverged_logits
 from finetune.objectives.base import Batch, Measured, Objective
+from finetune.terminal import tqdm
 from tasks import Metric, Split, Task
 from tasks.lm import perplexities
 from tasks.metrics import scores

@@ -37,6 +37,10 @@ class CheckpointArguments:
         free=True,  # eval_steps says the same
     )
     eval_steps: int | None = flag("Evaluate after every so many updates, not at epochs' ends.")
+    logging_steps: int | None = flag(
+        "Log the loss every so many updates; default: once a minute where no bar is shown.",
+        free=True,
+    )
     early_stopping_patience: int | None = flag(
         "Stop after so many evaluations in a row without a better metric_for_best_model."
     )
@@ -69,6 +73,7 @@ class CheckpointArguments:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "checkpoints_total_limit", "eval_steps", "early_stopping_patience")
+        at_least(self, 1, "logging_steps")
         if self.eval_strategy not in (None, "steps" if self.eval_steps else "epoch"):
             raise refusal(
                 "eval_strategy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from finetune.engine import progress, updates
 from finetune.engine.trainer import Trainer
 from finetune.errors import DivergedError
 from finetune.objectives import labels
+
+STEPS = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1")
 
 
 @pytest.mark.parametrize(
@@ -210,3 +213,26 @@ def test_seconds_per_step_leave_out_the_first() -> None:
     assert progress.Progress(step_seconds=[9.0, 9.0, 9.0, 1.0, 3.0, 2.0]).seconds_per_step() == 2.0
     assert progress.Progress(step_seconds=[4.0]).seconds_per_step() == 4.0
     assert progress.Progress().seconds_per_step() is None
+
+
+def test_the_time_of_earlier_parts_counts(tmp_path: Path) -> None:
+    run = trainer(tmp_path, *STEPS, "--checkpointing_steps", "2")
+    run.progress = progress.Progress.of({"step_seconds": [], "train_seconds": 1000.0})
+    found = run.train().train_seconds
+    assert 1000.0 < found < 2000.0
+    first, last = (
+        json.loads((tmp_path / name / "state.json").read_text())["progress"]["train_seconds"]
+        for name in ("step_2", "step_4")
+    )
+    assert 1000.0 < first < last < found
+    # Checkpoints of 0.1.0 know the time of each step alone.
+    assert progress.Progress.of({"step_seconds": [1.0, 2.5]}).train_seconds == 3.5
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(0, 0), (1, 4), (2, 8), (3, 10), (4, 14), (6, 20), (7, 24)]
+)
+def test_rows_of_so_many_updates(tmp_path: Path, steps: int, expected: int) -> None:
+    """Ten rows in batches of two, two an update: the third update of an epoch has two rows."""
+    flags = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2")
+    assert trainer(tmp_path, *flags).updates.samples(steps) == expected

@@ -125,12 +125,16 @@ def test_filter_statistics(bert: Path) -> None:
     model, _ = load(bert, tasks.get("cola"), "--variant", "laplacian", "--trainable", "step")
     with torch.no_grad():
         next(ga.filter_parameters(model))[1][2] = -3.0
-    found = {"filter_scalars": 8, "filter_max_abs": 3.0, "filter_max_moved": None}
+    unknown = {"filter_min_moved": None, "filter_max_moved": None}
+    found = {"filter_scalars": 8, "filter_max_abs": 3.0, **unknown}
     assert loading.filter_statistics(model) == found
     start = loading.trained_scalars(model)
     with torch.no_grad():
-        next(scalar for _, scalar in ga.filter_parameters(model)).sub_(0.25)
-    assert loading.filter_statistics(model, start)["filter_max_moved"] == pytest.approx(0.25)
+        for (_, scalar), step in zip(ga.filter_parameters(model), (0.25, 0.125), strict=True):
+            scalar.sub_(step)
+    moved = loading.filter_statistics(model, start)
+    assert moved["filter_max_moved"] == pytest.approx(0.25)
+    assert moved["filter_min_moved"] == pytest.approx(0.125)
     plain, _ = load(bert, tasks.get("cola"))
-    nothing = {"filter_scalars": 0, "filter_max_abs": None, "filter_max_moved": None}
+    nothing = {"filter_scalars": 0, "filter_max_abs": None, **unknown}
     assert loading.filter_statistics(plain) == nothing

@@ -61,11 +61,9 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
 
 def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:
     settings = SCHEMA.parse(flags(tmp_path, "mrpc"))
-    found = publishing.evaluations(
-        tasks.get("mrpc"),
-        settings,
-        {"eval_f1": 0.5, "eval_accuracy": 0.25, "train_loss": 1.0, "best": {"value": 2.0}},
-    )
+    results = {"eval_f1": 0.5, "eval_accuracy": 0.25, "train_loss": 1.0, "best": {"value": 2.0}}
+    results |= {"eval_runtime": 3.0, "greater_is_better": {"eval_f1": True, "eval_accuracy": True}}
+    found = publishing.evaluations(tasks.get("mrpc"), settings, results)
     assert [(each.metric_type, each.metric_value) for each in found] == [
         ("f1", 0.5),
         ("accuracy", 0.25),
@@ -76,6 +74,7 @@ def test_each_split_has_its_own_evaluations(tmp_path: Path) -> None:
     """MNLI's second validation set is not told as if it were the first."""
     settings = SCHEMA.parse(flags(tmp_path, "mnli"))
     results = {"eval_accuracy": 0.5, "eval_accuracy_mm": 0.25}
+    results["greater_is_better"] = dict.fromkeys(results, True)
     found = publishing.evaluations(tasks.get("mnli"), settings, results)
     assert [(each.metric_type, each.dataset_split, each.metric_value) for each in found] == [
         ("accuracy", "validation_matched", 0.5),

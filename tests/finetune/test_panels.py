@@ -1,0 +1,183 @@
+"""What a run prints before and after: read from the settings and the results, and true."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import image_runs
+import pytest
+from glue_runs import ROOT, flags, written
+
+from finetune import compare, glue, image_classification
+from finetune.engine.display import duration
+from finetune.settings import recipes
+from hf_graphattn import command
+
+GFSA = ("--variant", "gfsa", "--order", "4", "--layers", "0", "--filter_learning_rate", "0.1")
+
+
+def rows(text: str) -> dict[str, str]:
+    """The rows of what was printed, by the panel's title and their label."""
+    found: dict[str, str] = {}
+    title = label = ""
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            title = line
+        elif line.startswith(" " * 18):
+            found[f"{title} {label}"] += f" {line.strip()}"
+        elif line.startswith("  ") and line[16:18] == "  ":
+            label = line[:16].strip()
+            found[f"{title} {label}"] = line[18:]
+    return found
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands among the lines."""
+    return [
+        shlex.split(line)
+        for line in text.splitlines()
+        if line.startswith("    ") and line.split()[0] in ("python", "graphattn")
+    ]
+
+
+def test_what_is_about_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    glue.main(
+        flags(
+            tmp_path,
+            "mnli",
+            *GFSA,
+            "--checkpointing_steps",
+            "epoch",
+            "--eval_steps",
+            "2",
+            "--num_train_epochs",
+            "2",
+            "--gradient_accumulation_steps",
+            "2",
+        )
+    )
+    found = rows(capsys.readouterr().out)
+    expected = {
+        "task": "mnli; rows: 8 train, 5 validation_matched, 5 validation_mismatched",
+        "variant": "gfsa: order 4, w_0 0.0, w_1 1.0, w_K 0.0",
+        "scalars": "4 learned (w_K), in 1 of 2 self-attention modules",
+        "length": "2 epochs, 2 updates",
+        "batch": "8 rows an update: 2 batches of 4 in 1 process",
+        "learning rate": "5e-05, of the scalars 0.1; linear",
+        "evaluation": "every 2 updates, by accuracy",
+        "checkpoints": (
+            "after each epoch; all are kept (--checkpoints_total_limit N keeps the newest N)"
+        ),
+        "output": str(tmp_path / "out"),
+    }
+    assert {name: found[f"Training: glue.py {name}"] for name in expected} == expected
+    model, attention = (found[f"Training: glue.py {name}"] for name in ("model", "attention"))
+    assert model.startswith(f"{tmp_path / 'bert'}: BertForSequenceClassification, ")
+    assert model.endswith(" parameters, trained: all")
+    assert "auto" in attention
+    assert found["Training: glue.py device"].endswith("float32")
+
+
+def test_what_has_come_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = glue.main(flags(tmp_path, "cola", *GFSA, "--num_train_epochs", "3"))
+    found, best = rows(capsys.readouterr().out), results["best"]
+    value = results["eval_matthews_correlation"]
+    metric = f"matthews_correlation {value:.4f} after epoch 3"
+    is_best = value == best["value"]
+    metric += ", the best" if is_best else f"; best {best['value']:.4f} after epoch {best['epoch']}"
+    assert found["Trained metric"] == f"{metric} (more is better)"
+    assert found["Trained also"] == f"loss {results['eval_loss']:.4f}"
+    assert f"{results['train_samples_per_second']:.1f} rows/s" in found["Trained time"]
+    least, greatest = results["filter_min_moved"], results["filter_max_moved"]
+    assert found["Trained scalars"].startswith(f"4 moved by {least:.2g} to {greatest:.2g} from")
+    saved = f"{tmp_path / 'out'}: the model, all_results.json, eval_predictions.tsv"
+    assert found["Trained saved"] == saved
+    assert all((tmp_path / "out" / name).is_file() for name in saved.split(", ")[1:])
+
+
+def test_the_commands_that_are_named_are_the_real_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    others = ("--w_0", "-1e-3", "--seed", "7", "--overwrite_output_dir", "--do_predict")
+    results = glue.main(flags(tmp_path, "cola", *GFSA, *others))
+    (python, script, *words), *library = commands(capsys.readouterr().out)
+    assert (python, script, len(library)) == ("python", "finetune/compare.py", 2)
+    for name, *arguments in library:
+        assert name == "graphattn"
+        assert str(tmp_path / "out") in arguments
+        command._parser().parse_args(arguments)
+    assert compare.main([*words, "--dry_run", "--seeds", "1"]) == 0
+    planned = [
+        shlex.split(line)
+        for line in capsys.readouterr().out.splitlines()
+        if "finetune/glue.py" in line
+    ]
+    of_variant = {recipes.value_of(words, "variant"): words for words in planned}
+    assert list(of_variant) == ["none", "gfsa"]
+    same = glue.SCHEMA.parse(of_variant["gfsa"][2:]).deciding()
+    unlike = {name for name, value in same.items() if value != results["settings"][name]}
+    assert unlike == {"seed"}  # each run's own
+    assert not (tmp_path / "out-compared").exists()
+
+
+def test_an_evaluation_alone_says_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = glue.main(flags(tmp_path, "cola", "--do_eval_only"))
+    out = capsys.readouterr().out
+    found = rows(out)
+    value = results["eval_matthews_correlation"]
+    assert found["Evaluated metric"] == f"matthews_correlation {value:.4f} (more is better)"
+    assert found["Evaluated time"] == duration(results["eval_runtime"])
+    assert found["Evaluation: glue.py variant"] == "none: plain attention"
+    assert {"Evaluation: glue.py length", "Evaluated scalars"}.isdisjoint(found)
+    assert "the model" not in found["Evaluated saved"]
+    assert commands(out) == []
+
+
+def test_an_adapter_is_named_with_what_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glue.main(flags(tmp_path, "cola", *GFSA, "--peft", "lora"))
+    out = capsys.readouterr().out
+    found = rows(out)
+    model = found["Training: glue.py model"]
+    assert "BertForSequenceClassification" in model
+    assert "trained: by LoRA (" in model
+    assert found["Training: glue.py scalars"].startswith("4 learned (w_K), in 1 of 2")
+    # The library's commands read models, and compare.py makes its own.
+    assert [Path(words[1]).name for words in commands(out)] == ["compare.py"]
+
+
+def test_images_and_an_untrained_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_classification.main(image_runs.flags(tmp_path, *GFSA))
+    out = capsys.readouterr().out
+    found = rows(out)
+    assert found["Training: image_classification.py model"].startswith("untrained vit: ViTFor")
+    assert "more is better" in found["Trained metric"]
+    assert [words[:2] for words in commands(out)][1:] == [
+        ["graphattn", "report"],
+        ["graphattn", "diagnose"],
+    ]
+    command._parser().parse_args(commands(out)[-1][1:])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (48.4, "48 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_times_are_told_by_the_names_of_transformers(tmp_path: Path) -> None:
+    found = glue.main(flags(tmp_path, "mnli", "--num_train_epochs", "2"))
+    assert written(tmp_path) == json.loads(json.dumps(found))
+    assert (found["train_samples"], found["eval_samples"], found["eval_samples_mm"]) == (8, 5, 5)
+    assert 0 < found["eval_runtime"] < found["train_runtime"]
+    assert found["train_samples_per_second"] == pytest.approx(16 / found["train_runtime"])
+    assert found["train_steps_per_second"] == pytest.approx(4 / found["train_runtime"])
+    assert not any("runtime" in name for evaluation in found["history"] for name in evaluation)

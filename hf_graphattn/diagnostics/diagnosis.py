@@ -10,11 +10,25 @@ from .extras import optional
 from .page import save_html
 from .plots import figures
 from .result import Measurements
+from .table import in_short, printed, tables
 
 
 @dataclass(frozen=True)
 class Diagnosis(Measurements):
-    """Everything that `diagnose` measured: as a table, as JSON, as figures, as one page."""
+    """Everything that `diagnose` measured: as a table, as JSON, as figures, as one page.
+
+    Printed, and in a notebook, it is a table with a row for each layer.
+    """
+
+    def __repr__(self) -> str:
+        return in_short(self)
+
+    def __str__(self) -> str:
+        return printed(self)
+
+    def _repr_html_(self) -> str:
+        deepest = max(part.layers for part in self.parts)
+        return "".join(table._repr_html_() for table in tables(self, deepest))
 
     def to_pandas(self) -> Any:
         """A long frame with a number in each row: part, statistic, mean, std, and where it belongs.

@@ -46,11 +46,15 @@ def findings(diagnoses: Diagnoses) -> dict[str, Finding]:
     }
 
 
+def is_finite(part: Part) -> bool:
+    """Whether the model's own numbers are: else nothing can be said of them."""
+    every = (part.by_depth["cosine"].mean, part.by_head["entropy"].mean)
+    return all(bool(np.isfinite(values).all()) for values in every)
+
+
 def _each(diagnoses: Diagnoses, sentence: Callable[[Measurements, Part], str]) -> Iterator[str]:
     for where, diagnosis, part in named_parts(diagnoses):
-        every = (part.by_depth["cosine"].mean, part.by_head["entropy"].mean)
-        finite = all(np.isfinite(values).all() for values in every)
-        yield f"{where}: {sentence(diagnosis, part) if finite else OVERFLOWED}"
+        yield f"{where}: {sentence(diagnosis, part) if is_finite(part) else OVERFLOWED}"
 
 
 def _compared(diagnoses: Diagnoses, figure: str) -> Iterator[str]:

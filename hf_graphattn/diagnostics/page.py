@@ -8,14 +8,13 @@ from __future__ import annotations
 import base64
 import html
 import io
-import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .findings import Finding, findings
 from .plots import FIGURES, figures
-from .result import Diagnoses, Measurements, Part, named_parts
+from .result import Diagnoses, Measurements, Part, named_parts, number
 
 SCREEN = 160  # pixels of a page for an inch of a figure, which is drawn for a narrow column
 HEADLINES = (
@@ -105,10 +104,10 @@ def _cells(diagnosis: Measurements, part: Part) -> Iterable[str]:
     yield str(part.sequences)
     yield str(part.tokens)
     for name in ("cosine", "effective_rank", "high_to_dc"):
-        yield _number(depth[name].mean[-1])
+        yield number(depth[name].mean[-1])
     for name in ("largest_eigenvalue", "entropy", "homophily"):
-        yield _number(head[name].mean.mean())
-    yield _number(max(e / (2 * k) for e, k in zip(part.worst_error, diagnosis.orders, strict=True)))
+        yield number(head[name].mean.mean())
+    yield number(max(e / (2 * k) for e, k in zip(part.worst_error, diagnosis.orders, strict=True)))
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
@@ -136,10 +135,6 @@ def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=2 * SCREEN)
     return buffer.getvalue()
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "-"
 
 
 def _text(text: str) -> str:

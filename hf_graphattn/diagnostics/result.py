@@ -112,6 +112,11 @@ class Measurements:
 Diagnoses = Mapping[str, Measurements]  # by the model's name in the figures
 
 
+def number(value: float) -> str:
+    """Three digits; a dash for what is not finite."""
+    return f"{value:.3g}" if math.isfinite(value) else "-"
+
+
 def part_names(diagnoses: Diagnoses) -> list[str]:
     """The names of the parts that any of the models has, in order."""
     return list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))

@@ -1,9 +1,10 @@
 """Fine-tune on a code task: a head that classifies, or a decoder that writes the label's word.
 
-    accelerate launch finetune/code_classification.py --model_name_or_path microsoft/codebert-base \
-        --task_name defect --variant gfsa --order 4 --output_dir runs/defect
-    accelerate launch finetune/code_classification.py --model_name_or_path Salesforce/codet5-small \
-        --task_name defect --objective generate --variant gfsa --output_dir runs/defect-codet5
+    accelerate launch finetune/code_classification.py --task_name defect \\
+        --model_name_or_path microsoft/codebert-base --variant gfsa --order 4 \\
+        --output_dir runs/defect
+    accelerate launch finetune/code_classification.py --task_name defect --objective generate \\
+        --model_name_or_path Salesforce/codet5-small --variant gfsa --output_dir runs/defect-codet5
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from finetune.errors import exit_with
 from finetune.settings.code import GENERATE, CodeModelArguments
 from finetune.settings.groups import DataArguments
 from finetune.settings.schema import Schema
 
 # The papers' runs cut at 512 tokens.
-SCHEMA = Schema(DataArguments, CodeModelArguments, defaults={"max_length": 512})
+SCHEMA = Schema(
+    DataArguments, CodeModelArguments, defaults={"max_length": 512}, description=__doc__
+)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -49,4 +53,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

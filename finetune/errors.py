@@ -1,14 +1,38 @@
-"""The scripts' errors: what was given, what is allowed, and what to do about it."""
+"""The scripts' errors: what was given, what is allowed, and what to do about it.
+
+Called from Python a script raises them. From a shell, `exit_with` makes one line of each.
+"""
 
 from __future__ import annotations
 
+import difflib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
-class Refused(ValueError):
+DEBUG = "--debug"  # the flag that shows where an error comes from
+WRONG, INTERRUPTED = 2, 130  # exit codes
+STOPPED = "Stopped. With --resume_from_checkpoint last it goes on from its last checkpoint, if any."
+FIRST_WORD = 2.0  # seconds in which the first of several processes has told an error
+
+
+class ToldError(Exception):
+    """An error whose message is for the person who asked, and says all that there is to say."""
+
+
+class Refused(ToldError, ValueError):
     """What was asked for cannot be done; the message is for the person who asked."""
 
 
-class DivergedError(RuntimeError):
+class DivergedError(ToldError, RuntimeError):
     """The loss, the weights or the model's outputs became NaN or infinite."""
+
+
+class MissingError(ToldError, ImportError):
+    """A package or a system is needed that is not here."""
 
 
 def refusal(argument: str, value: object, allowed: str, remedy: str) -> Refused:
@@ -26,3 +50,49 @@ def refusal(argument: str, value: object, allowed: str, remedy: str) -> Refused:
 def diverged_logits() -> DivergedError:
     """The error of a model whose outputs cannot be scored."""
     return DivergedError("The model's logits are NaN or infinite. Lower learning_rate.")
+
+
+def meant(given: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
+    """A question after the known names that look like those given, or what is said otherwise.
+
+    ``sign`` is put before each name.
+    """
+    names = list(known)
+    close = dict.fromkeys(n for name in given for n in difflib.get_close_matches(name, names))
+    return f"Did you mean {' or '.join(sign + name for name in close)}?" if close else otherwise
+
+
+def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
+    """Call a script's main and end the process; what it returns is the exit code if it is an int.
+
+    An error for the person who asked is one line and exit code 2; `DEBUG` among the flags shows its
+    traceback too. Of several processes the first tells it, and the others what it does not know of.
+    Any other error is a defect, and keeps its traceback.
+    """
+    try:
+        found = main()
+    except KeyboardInterrupt:
+        _tell(stopped)
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if not isinstance(error, _told()):
+            raise
+        if DEBUG in sys.argv:
+            traceback.print_exc()
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(FIRST_WORD)  # the launcher ends this process once the first has ended
+        _tell(f"error: {error}")
+        sys.exit(WRONG)
+    sys.exit(found if isinstance(found, int) else 0)
+
+
+def _told() -> tuple[type[Exception], ...]:
+    # Imported for an error alone: a package's first import takes a moment.
+    from hf_graphattn.errors import GraphAttentionError
+    from tasks.refusals import TaskError
+
+    return ToldError, GraphAttentionError, TaskError
+
+
+def _tell(text: str) -> None:
+    print(" ".join(line.strip() for line in text.splitlines()), file=sys.stderr, flush=True)

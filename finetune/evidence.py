@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finetune.experiments import command_line
+from finetune.settings.words import WordParser
 from finetune.studies import page
 from finetune.studies.run import ROOT, Given, studies
 
@@ -27,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = studies()
     asked = vars(parser([study.name for study in rows]).parse_args(argv))
     names = asked.pop("studies")
+    asked.pop("debug")
     given = Given(**{name: _absolute(value) for name, value in asked.items()})
     missing = 0
     for study in (row for row in rows if row.name in names):
@@ -43,9 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser(names: Sequence[str]) -> argparse.ArgumentParser:
     """The flags; ``names`` are those of the studies."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = WordParser(__doc__)
     made.add_argument("--studies", nargs="+", choices=names, default=names)
     made.add_argument("--glue", default="nyu-mll/glue", help="GLUE: a folder or an id on the hub.")
     made.add_argument("--ptb", default="ptb-text-only/ptb_text_only", help="Penn Treebank.")
@@ -67,4 +67,4 @@ def _absolute(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.exit_with(main)

@@ -1,6 +1,6 @@
 """Fine-tune a pretrained model on a GLUE task, plain or with a graph filter in its attention.
 
-    accelerate launch finetune/glue.py --model_name_or_path bert-base-uncased --task_name cola \
+    accelerate launch finetune/glue.py --model_name_or_path bert-base-uncased --task_name cola \\
         --variant gfsa --order 4 --w_0 -0.01 --output_dir runs/cola
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from finetune.errors import exit_with
 from finetune.settings.groups import DataArguments, ModelArguments
 from finetune.settings.schema import Schema
 
 FAMILY = "glue"
-SCHEMA = Schema(DataArguments, ModelArguments)
+SCHEMA = Schema(DataArguments, ModelArguments, description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -42,4 +43,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

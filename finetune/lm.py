@@ -1,6 +1,6 @@
 """Train a language model, plain or with a graph filter in its attention, and measure perplexity.
 
-    accelerate launch finetune/lm.py --model_name_or_path gpt2 --task_name ptb \
+    accelerate launch finetune/lm.py --model_name_or_path gpt2 --task_name ptb \\
         --variant gfsa --order 7 --output_dir runs/ptb
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from finetune.errors import exit_with
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
 from finetune.settings.schema import Schema
 
-SCHEMA = Schema(LanguageDataArguments, LanguageModelArguments)
+SCHEMA = Schema(LanguageDataArguments, LanguageModelArguments, description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -45,4 +46,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -1,9 +1,9 @@
 """Train or fine-tune a model that writes what it hears, plain or with a graph filter, by CTC.
 
-    accelerate launch finetune/speech_recognition.py --task_name librispeech100 \
+    accelerate launch finetune/speech_recognition.py --task_name librispeech100 \\
         --model_name_or_path facebook/wav2vec2-base --variant gfsa --output_dir runs/speech
-    accelerate launch finetune/speech_recognition.py --dataset_name recordings \
-        --validation_split_percentage 10 --model_name_or_path facebook/hubert-base-ls960 \
+    accelerate launch finetune/speech_recognition.py --dataset_name recordings \\
+        --validation_split_percentage 10 --model_name_or_path facebook/hubert-base-ls960 \\
         --variant gfsa --output_dir runs/own
 """
 
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from finetune.errors import exit_with
 from finetune.settings.schema import Schema
 from finetune.settings.speech import SpeechDataArguments, SpeechModelArguments
 
-SCHEMA = Schema(SpeechDataArguments, SpeechModelArguments)
+SCHEMA = Schema(SpeechDataArguments, SpeechModelArguments, description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -55,4 +56,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

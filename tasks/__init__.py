@@ -6,6 +6,7 @@ scripts find it. A family is the script that runs its tasks (``finetune/<family>
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tasks.metrics import Metric
-from tasks.refusals import refusal
+from tasks.refusals import TaskError, refusal
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -197,8 +198,11 @@ def get(name: str, family: str | None = None) -> Task:
     if len(chosen) == 1:
         return chosen[0]
     elsewhere = sorted(f"finetune/{task.family}.py" for task in found)
-    remedy = f"Run it with {' or '.join(elsewhere)}." if elsewhere else "Choose one of these."
+    close = difflib.get_close_matches(name, names(family))
+    remedy = f"Did you mean {' or '.join(close)}?" if close else "Choose one of these."
+    if elsewhere:
+        remedy = f"Run it with {' or '.join(elsewhere)}."
     scope = f" for finetune/{family}.py" if family else ""
-    raise ValueError(
+    raise TaskError(
         f"task_name is {name!r}; known tasks{scope}: {', '.join(names(family))}. {remedy}"
     )

@@ -5,9 +5,13 @@ from __future__ import annotations
 LONGEST_REASON = 300
 
 
-def refusal(argument: str, value: object, allowed: str, remedy: str) -> ValueError:
+class TaskError(ValueError):
+    """What was asked of a task or metric cannot be done; the message is for whoever asked."""
+
+
+def refusal(argument: str, value: object, allowed: str, remedy: str) -> TaskError:
     """An error that says in one line what was given, what is allowed and what to do."""
-    return ValueError(f"{argument} is {value!r}; allowed: {allowed}. {remedy}")
+    return TaskError(f"{argument} is {value!r}; allowed: {allowed}. {remedy}")
 
 
 def reason(error: BaseException) -> str:

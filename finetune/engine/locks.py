@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from finetune.errors import MissingError
+
 try:
     import fcntl
 except ImportError as error:  # Windows
-    raise ImportError("The scripts need a POSIX system (fcntl): use WSL.") from error
+    raise MissingError("The scripts need a POSIX system (fcntl): use WSL.") from error
 
 logger = logging.getLogger(__name__)
 LOCK = ".lock"  # of whoever starts the run of a folder

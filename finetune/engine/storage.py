@@ -12,10 +12,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from finetune.errors import ToldError
+
 MANIFEST = "manifest.json"
 
 
-class SaveError(OSError):
+class SaveError(ToldError, OSError):
     """Something could not be written, as on a full disk; nothing that was there is changed."""
 
 

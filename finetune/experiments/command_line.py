@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from finetune.errors import Refused
+from finetune import errors
+from finetune.settings.words import WordParser
 
 LOCAL, DASK, SLURM = "local", "dask", "slurm"
 CLUSTER, LIMIT = "cluster", "timeout_min"  # as submitit calls them
@@ -18,14 +18,9 @@ GRID, OPTUNA = "grid", "optuna"
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Call a script's main; a refusal is one line, and stopped it says how it goes on."""
+    """Call a script's main (`errors.exit_with`); stopped, it says how it goes on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("Stopped. The same command goes on from here.")
-    except Refused as error:
-        sys.exit(f"error: {error}")
+    errors.exit_with(main, "Stopped. The same command goes on from here.")
 
 
 def of_comparison(description: str | None) -> argparse.ArgumentParser:
@@ -85,11 +80,7 @@ def _parser(
     description: str | None, what: str, *, seeds: int, note: str
 ) -> tuple[argparse.ArgumentParser, Callable[..., argparse.Action]]:
     """A parser that leaves unknown flags whole, with the flags of both; and what adds more."""
-    made = argparse.ArgumentParser(
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = WordParser(description)
     made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
     add_own = made.add_argument_group(what).add_argument
     add_own("--script", type=Path, help="What is run: finetune/glue.py, finetune/lm.py ...")

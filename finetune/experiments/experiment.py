@@ -94,7 +94,8 @@ def planned(
     space: Space | None = None,
 ) -> Experiment:
     """The experiment; raises ``ValueError`` for flags that cannot be common, or no such metric."""
-    common, tasks, folder = grid.common_flags(script, words), given.task_names, given.output_dir
+    common = grid.common_flags(script, words, vars(given))
+    tasks, folder = given.task_names, given.output_dir
     look_only = given.report_only
     measure = metrics.measure(given.metric, script, tasks, common, folder, report_only=look_only)
     return Experiment(given, words, script, arms, space, common, measure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,17 @@ class Cell:
     run: Run
 
 
-def common_flags(script: Script, words: Sequence[str]) -> dict[str, Any]:
+def common_flags(
+    script: Script, words: Sequence[str], besides: Iterable[str] = ()
+) -> dict[str, Any]:
     """The flags of all runs, from words of a command line and the recipe that they name.
 
-    The variant and the seed of a recipe give way to those of each run.
+    The variant and the seed of a recipe give way to those of each run. ``besides`` are flags of
+    the comparison itself.
 
     Raises ``ValueError`` for flags that are unknown, or cannot be common to runs.
     """
-    flags = script.schema.given(words)
+    flags = script.schema.given(words, besides)
     for name in [name for name in NOT_COMMON if name in flags]:
         if name not in PER_RUN or recipes.value_of(words, name) is not None:
             remedy = "Drop it; --help lists the flags that set what differs between runs."

@@ -30,7 +30,7 @@ def load_config(
     """
     name = arguments.model_name_or_path
     if arguments.objective == GENERATE:
-        config = AutoConfig.from_pretrained(name)
+        config = loading.pretrained(AutoConfig, name, arguments)
         if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
             raise refusal(
                 "objective",

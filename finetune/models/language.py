@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from finetune.errors import refusal
-from finetune.models.loading import untrained_config
+from finetune.models.loading import pretrained, untrained_config
 from finetune.settings.language import CHARACTERS, LanguageModelArguments
 
 END_OF_TEXT, UNKNOWN = "<|endoftext|>", "\ufffd"
@@ -27,7 +27,8 @@ def load_tokenizer(
     """The model's tokenizer, the named one, or that of the training text's characters."""
     if arguments.tokenizer_name == CHARACTERS:
         return character_tokenizer(training_text)
-    return AutoTokenizer.from_pretrained(arguments.tokenizer_name or arguments.model_name_or_path)
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    return pretrained(AutoTokenizer, name, arguments)
 
 
 def character_tokenizer(text: Iterable[str | None]) -> PreTrainedTokenizerFast:
@@ -58,7 +59,7 @@ def load_config(
     model has.
     """
     if arguments.model_name_or_path is not None:
-        config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+        config = pretrained(AutoConfig, arguments.model_name_or_path, arguments)
     else:
         roles = ("bos_token_id", "eos_token_id", "pad_token_id")
         tokens = {role: getattr(tokenizer, role) for role in roles}

@@ -21,10 +21,11 @@ from transformers import (
 
 import hf_graphattn as ga
 from finetune.errors import refusal
-from finetune.settings.groups import ModelArguments, StartArguments
+from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Settings
 from hf_graphattn.parallel import whole
 from tasks import Task
+from tasks.refusals import reason
 
 logger = logging.getLogger(__name__)  # of other processes than the main one errors alone are shown
 NAMED = 4  # modules that a line names
@@ -35,10 +36,31 @@ CLASSIFIERS = (
 )
 
 
+def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: Any) -> Any:
+    """What an Auto class reads of this name: a configuration, a tokenizer, what makes images ...
+
+    It is of the revision asked for where it is the model's own, and is kept in its cache.
+
+    Raises ``Refused`` if there is no such thing.
+    """
+    where = arguments.hub()
+    if name != arguments.origin:
+        where.pop("revision", None)
+    flag = next((each for each, value in vars(arguments).items() if value == name), "name")
+    try:
+        return kind.from_pretrained(name, **where, **options)
+    except (OSError, ValueError) as error:
+        allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
+        remedy = f"Check it. transformers said: {reason(error)}"
+        if "trust_remote_code" in str(error):
+            remedy = "It brings code of its own: give --trust_remote_code to run that."
+        raise refusal(flag, name, allowed, remedy) from error
+
+
 def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
     """The model's tokenizer, with a padding token (GPT-2 has none: its end of text serves)."""
     name = arguments.tokenizer_name or arguments.model_name_or_path
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = pretrained(AutoTokenizer, name, arguments)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -48,7 +70,7 @@ def load_config(
     arguments: ModelArguments, task: Task, pad_token_id: int | None
 ) -> tuple[PreTrainedConfig, list[int]]:
     """The checkpoint's config with the task's labels, and the label order (`labelled`)."""
-    config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+    config = pretrained(AutoConfig, arguments.model_name_or_path, arguments)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = pad_token_id
     mismatched = arguments.ignore_mismatched_sizes
@@ -95,7 +117,7 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
     Raises ``ValueError`` for an unknown type or override, or a configuration that is patched.
     """
     if arguments.config_name is not None:
-        config = AutoConfig.from_pretrained(arguments.config_name)
+        config = pretrained(AutoConfig, arguments.config_name, arguments)
     elif arguments.model_type is not None and arguments.model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[arguments.model_type]()
     else:
@@ -162,7 +184,8 @@ def load_model(
     path, backend = settings.model.model_name_or_path, settings.filter.backend
     # Master weights: transformers would keep the checkpoint's number format, and a small step on a
     # bfloat16 weight is lost.
-    options = {} if path is None else options
+    where = settings.model.hub()
+    options = {} if path is None else options | where
     options |= {"config": config, "dtype": torch.float32}
     if getattr(config, "graph_attn", None) is not None:
         if settings.variant is not None:
@@ -172,6 +195,7 @@ def load_model(
                 f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
                 "Drop the flag, or start from a plain checkpoint.",
             )
+        options.pop("trust_remote_code", None)  # the class is transformers' own
         return _read(ga.from_pretrained, path, auto_class=auto_class, backend=backend, **options)
     if settings.variant is None and backend != "auto":
         options["attn_implementation"] = backend
@@ -186,8 +210,13 @@ def load_model(
 
 def _read(load: Any, path: str, **options: Any) -> PreTrainedModel:
     """The model, with a line about its weights that the checkpoint lacks, and about the unused."""
-    with _without_table():
-        model, told = load(path, output_loading_info=True, **options)
+    try:
+        with _without_table():
+            model, told = load(path, output_loading_info=True, **options)
+    except OSError as error:
+        allowed = "a hub id that can be reached, or a folder, with weights"
+        said = f"Check it. transformers said: {reason(error)}"
+        raise refusal("model_name_or_path", path, allowed, said) from error
     count = len(model.state_dict())
     kinds = {
         f"of {count} weights are new, since {path} lacks them": told["missing_keys"],

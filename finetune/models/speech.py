@@ -25,7 +25,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
 
 from finetune.errors import refusal
-from finetune.models.loading import load_model, untrained_config
+from finetune.models.loading import load_model, pretrained, untrained_config
 from finetune.settings.schema import Settings
 from finetune.settings.speech import CHARACTERS, SpeechModelArguments
 from hf_graphattn.training import task_head
@@ -40,7 +40,8 @@ def load_tokenizer(
     """The named vocabulary, that of the checkpoint's head, or the transcripts' characters."""
     if is_new(arguments):
         return character_tokenizer(transcripts)
-    return AutoTokenizer.from_pretrained(arguments.tokenizer_name or arguments.model_name_or_path)
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    return pretrained(AutoTokenizer, name, arguments)
 
 
 def is_new(arguments: SpeechModelArguments) -> bool:
@@ -48,7 +49,7 @@ def is_new(arguments: SpeechModelArguments) -> bool:
     if arguments.tokenizer_name is not None:
         return arguments.tokenizer_name == CHARACTERS
     path = arguments.model_name_or_path
-    return path is None or not _has_head(AutoConfig.from_pretrained(path))
+    return path is None or not _has_head(pretrained(AutoConfig, path, arguments))
 
 
 def character_tokenizer(transcripts: Iterable[str]) -> Wav2Vec2CTCTokenizer:
@@ -83,7 +84,7 @@ def load_config(
     if path is None:
         config = untrained_config(arguments, **known)
     else:
-        config = AutoConfig.from_pretrained(path)
+        config = pretrained(AutoConfig, path, arguments)
         own = {name: getattr(config, name, None) for name in known}
         if _has_head(config) and not is_new(arguments) and own != known:
             raise refusal(
@@ -122,7 +123,7 @@ def load_processor(
     The type's own gives a mask of the samples to models that take one, those without group norm.
     """
     if arguments.model_type is None:
-        extractor = AutoFeatureExtractor.from_pretrained(arguments.source)
+        extractor = pretrained(AutoFeatureExtractor, arguments.source, arguments)
     else:
         is_masked = getattr(config, "feat_extract_norm", "layer") == "layer"
         kind: Any = FEATURE_EXTRACTOR_MAPPING[type(config)]

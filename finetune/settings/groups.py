@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
+from finetune.settings.flags import ID_OR_PATH, PATH, also, at_least, flag
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
 FILTER_RATE = "filter_learning_rate"
@@ -17,6 +17,8 @@ LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
 @dataclass
 class SourceArguments:
     """Which rows to train on and to measure."""
+
+    TITLE: ClassVar[str] = "data"
 
     task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
     dataset_name: str | None = flag(
@@ -47,7 +49,9 @@ class SourceArguments:
 class DataArguments(SourceArguments):
     """What to train on and to measure, and how long the inputs are."""
 
-    max_length: int = flag("Longest input, in tokens; longer ones are cut.", 128)
+    max_length: int = flag(
+        "Longest input, in tokens; longer ones are cut.", 128, aliases=also("max_seq_length")
+    )
     pad_to_max_length: bool = flag("Pad to max_length instead of to the batch's longest.", False)
     group_by_length: bool = flag(
         "Train on batches of like lengths, with little padding; the order is less random.", False
@@ -69,7 +73,29 @@ class DataArguments(SourceArguments):
 class ModelSource:
     """Where the model comes from, as far as every script has it."""
 
+    TITLE: ClassVar[str] = "model"
     model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", path=ID_OR_PATH)
+    revision: str | None = flag(
+        "Branch, tag or commit of the model on the hub; default: main.",
+        aliases=also("model_revision"),
+    )
+    cache_dir: str | None = flag(
+        "Folder for models that are downloaded; default: the hub's own, in HF_HOME.", free=True
+    )
+    trust_remote_code: bool = flag(
+        "Run the code that the model's repository brings; with variant none.", False
+    )
+
+    def hub(self) -> dict[str, Any]:
+        """What says where on the hub the model is, as `from_pretrained` takes it."""
+        found = {"revision": self.revision, "cache_dir": self.cache_dir}
+        given = {name: value for name, value in found.items() if value is not None}
+        return {**given, "trust_remote_code": self.trust_remote_code}  # unsaid it would be asked
+
+    @property
+    def origin(self) -> str | None:
+        """The hub id or folder that the model, or its configuration, comes from."""
+        return self.model_name_or_path or getattr(self, "config_name", None)
 
 
 @dataclass
@@ -121,16 +147,21 @@ class StartArguments(ModelSource):
                 "None for a checkpoint, whose weights fit its own configuration",
                 "Drop it, or give config_name instead of model_name_or_path.",
             )
+        if self.revision is not None and self.origin is None:
+            allowed = "None with model_type, which is no repository"
+            raise refusal("revision", self.revision, allowed, "Drop the flag.")
 
     @property
     def source(self) -> str | None:
         """The checkpoint's or configuration's name, or the type."""
-        return self.model_name_or_path or self.config_name or self.model_type
+        return self.origin or self.model_type
 
 
 @dataclass
 class TuningArguments:
     """What is trained."""
+
+    TITLE: ClassVar[str] = "what is trained"
 
     peft: Literal["none", "lora", "filters"] = flag(
         "Train everything (none), LoRA with the filters and the head (lora), or the filters' "
@@ -164,8 +195,10 @@ class TuningArguments:
 class FilterArguments(TuningArguments):
     """Which graph filter, and what of the model is trained with it."""
 
+    TITLE: ClassVar[str] = "graph filter"
+
     variant: str = flag(
-        "Graph filter to put into each attention: none, or a registered one.", NO_VARIANT
+        "Graph filter to put into each attention: none, or one that is named below.", NO_VARIANT
     )
     backend: str = flag("How attention is computed: auto, eager, sdpa ...", "auto")
     filter_learning_rate: float | None = flag(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from finetune.errors import refusal
 from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, at_least, flag
@@ -14,6 +15,8 @@ MOST_STRENGTH = 30  # of torchvision's RandAugment, whose strengths are 0 to 30
 @dataclass
 class AugmentationArguments(SourceArguments):
     """What is drawn anew for each image and epoch, by torchvision; the labels' smoothing."""
+
+    TITLE: ClassVar[str] = "augmentation of training images"
 
     random_resized_crop: float | None = flag(
         "Train on a part of each image, drawn anew: at least this share of its area, 0.08 in DeiT."
@@ -53,6 +56,8 @@ class AugmentationArguments(SourceArguments):
 @dataclass
 class ImageDataArguments(AugmentationArguments):
     """The images, their labels, and how they are read."""
+
+    TITLE: ClassVar[str] = "images"
 
     train_file: str | None = flag("Own parquet file to train on.", path=PATH)
     train_dir: str | None = flag(

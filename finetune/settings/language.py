@@ -10,6 +10,7 @@ from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.groups import SourceArguments, StartArguments
 
 CHARACTERS = "char"
+HELD_OUT = 5  # per cent, as in transformers' run_clm
 
 
 @dataclass
@@ -17,10 +18,17 @@ class LanguageDataArguments(SourceArguments):
     """The text, how it is cut for training, and how it is measured."""
 
     train_file: str | None = flag("Own txt, csv, json or parquet file to train on.", path=PATH)
+    max_train_samples: int | None = flag(
+        "Train on the first so many rows: of a txt file its lines, not blocks as in run_clm."
+    )
+    max_eval_samples: int | None = flag(
+        "Evaluate on the first so many rows of each split: lines, not blocks as in run_clm."
+    )
     dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
     text_column: str | None = flag("Column with the text, where it is not the task's.")
     validation_split_percentage: float | None = flag(
-        "Where there is no validation split: so many per cent of the training rows, the last ones."
+        "Where there is no validation split: so many per cent of the training rows, the last ones; "
+        f"default: {HELD_OUT} of one's own text, none of a task's."
     )
     row_end: Literal["none", "newline", "eos"] | None = flag(
         "What ends each row: nothing, a line break where it has none, or the tokenizer's end of "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from finetune.errors import refusal
+from finetune.errors import meant, refusal
 
 
 def read(path: str, known: Iterable[str]) -> dict[str, Any]:
@@ -28,12 +27,11 @@ def read(path: str, known: Iterable[str]) -> dict[str, Any]:
     names = sorted(set(known) - {"recipe", "help"})
     unknown = [str(name) for name in found if name not in names]
     if unknown:
-        close = {n for name in unknown for n in difflib.get_close_matches(name, names)}
         raise refusal(
             f"recipe {path}, flag {', '.join(unknown)}",
             {name: found[name] for name in found if str(name) in unknown},
             ", ".join(names),
-            f"Did you mean {' or '.join(sorted(close))}?" if close else "Drop or rename it.",
+            meant(unknown, names, "Drop or rename it."),
         )
     for name, value in found.items():
         if isinstance(value, dict):

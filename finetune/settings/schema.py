@@ -6,11 +6,9 @@ before the flags are read: a wrong one is told at once.
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -35,6 +33,15 @@ class Settings(Generic[Data, Model]):
     train: TrainArguments
     filter: FilterArguments
     variant: ga.VariantConfig | None
+
+    def __post_init__(self) -> None:
+        if self.model.trust_remote_code and self.variant is not None:
+            raise refusal(
+                f"trust_remote_code with variant {self.filter.variant}",
+                True,
+                "with variant none: only a class of transformers' own is saved and loaded patched",
+                "Drop the flag, or choose a model of a type that transformers has.",
+            )
 
     def flat(self) -> dict[str, Any]:
         """Every flag's value by its name; of the variant's flags, those its config has."""
@@ -74,11 +81,13 @@ class Schema(Generic[Data, Model]):
         data: the dataclass of its flags about rows.
         model: the dataclass of its flags about where the model comes from.
         defaults: values that replace the flags' own defaults.
+        description: of the script, which --help begins with.
     """
 
     data: type[Data]
     model: type[Model]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    description: str | None = None
 
     def parse(self, argv: Sequence[str] | None = None) -> Settings[Data, Model]:
         """Settings from ``argv`` (None: the process's) and from the recipe that it names.
@@ -100,20 +109,23 @@ class Schema(Generic[Data, Model]):
         return settings
 
     def _read(self, argv: Sequence[str]) -> Settings[Data, Model]:
-        parser = Parser(self._groups())
-        parser.set_defaults(**self.defaults)
-        data, model, train, filter_arguments, own_flags = parser.read(self._with_recipe(argv))
+        parser = self.parser()
+        found = self._given(parser, argv)
+        data, model, train, filter_arguments, own_flags = parser.filled(found)
         given = {name: value for name, value in vars(own_flags).items() if value is not None}
         variant = variants.config_of(filter_arguments.variant, given)
         return Settings(data, model, train, filter_arguments, variant)
 
-    def given(self, argv: Sequence[str]) -> dict[str, Any]:
+    def given(self, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
         """The flags that ``argv`` and its recipe give, by name, with values of their types.
+
+        ``besides`` are flags of whoever asks, which an unknown one may mean.
 
         Raises ``Refused`` for unknown flags.
         """
-        found = vars(Parser(self._groups(), given_only=True).parse_args(self._with_recipe(argv)))
-        return {name: found[name] for name in self._names() if name in found and name != "recipe"}
+        parser = self.parser()
+        found = self._given(parser, argv, besides)
+        return {name: found[name] for name in parser.fields if name in found and name != "recipe"}
 
     def kinds(self) -> dict[str, type]:
         """Each flag's type by its name; of a flag that takes several values, the type of one."""
@@ -124,30 +136,24 @@ class Schema(Generic[Data, Model]):
         own_flags = variants.flags_of_all(ga.variant_configs())
         return (self.data, self.model, TrainArguments, FilterArguments, own_flags)
 
-    def _names(self) -> list[str]:
-        return [f.name for group in self._groups() for f in fields(group)]
+    def parser(self) -> Parser:
+        """What reads the flags, and shows them."""
+        return Parser(self._groups(), self.defaults, self.description)
 
-    def _with_recipe(self, argv: Sequence[str]) -> list[str]:
-        """The words of the recipe in ``argv``, then those of ``argv``, which win."""
-        path = recipes.value_of(argv, "recipe")
-        words = list(argv)
-        if path is not None:
-            flags = recipes.read(path, self._names())
-            chosen = recipes.value_of(argv, "variant")
+    @staticmethod
+    def _given(parser: Parser, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
+        """The flags of the recipe in ``argv``, then those of ``argv``, which win."""
+        found = parser.given(argv, besides)
+        if found.get("recipe") is not None:
+            written = recipes.read(found["recipe"], parser.names)
+            flags = parser.given(recipes.words(written))
+            chosen = found.get("variant")
             if chosen not in (None, flags.get("variant")):
                 flags = variants.fitting(flags, chosen)
                 if "variant" in flags:
                     flags.pop(FILTER_RATE, None)  # of the scalars of another filter
-            words = [*recipes.words(flags), *words]
-        return [_plain_number(word) for word in words]
-
-
-_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
-
-
-def _plain_number(word: str) -> str:
-    """``-1e-3`` as ``-0.001``: argparse takes the first for a flag."""
-    return f"{Decimal(word):f}" if _NEGATIVE.fullmatch(word) else word
+            found = {**flags, **found}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def _check_paths(settings: Settings[Any, Any]) -> None:
@@ -158,6 +164,10 @@ def _check_paths(settings: Settings[Any, Any]) -> None:
         ID_OR_PATH: "a hub id, or an existing folder",
     }
     values = settings.flat()
+    revision, origin = settings.model.revision, settings.model.origin
+    if revision is not None and Path(origin or "").is_dir():
+        without = f"None with {origin}, a folder, which has no revisions"
+        raise refusal("revision", revision, without, "Drop the flag, or give a hub id.")
     for each in settings._fields():
         kind, value = each.metadata.get("metavar"), values[each.name]
         if value is None or kind not in allowed or Path(value).exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
 from finetune.errors import refusal
 from finetune.settings.flags import ID_OR_PATH, at_least, flag
@@ -56,6 +56,8 @@ class SpeechDataArguments(SourceArguments):
 @dataclass
 class RegularisationArguments:
     """What is dropped out and masked in training: settings of the model's configuration."""
+
+    TITLE: ClassVar[str] = "dropout and masks in training"
 
     attention_dropout: float | None = flag("Dropout of the attention; default: the model's own.")
     activation_dropout: float | None = flag("Dropout within the feed-forward part; the same.")

@@ -1,46 +1,80 @@
-"""The flags of training: optimizer, length, checkpoints, early stopping, logging."""
+"""The flags of training: optimizer, length, checkpoints, early stopping."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import at_least, flag
+from finetune.settings.flags import Aliases, also, at_least, flag
+from finetune.settings.output import OutputArguments
 
 EACH_EPOCH, LAST = "epoch", "last"
 
 
-@dataclass
-class CheckpointArguments:
+def _saving(save_strategy: str | None = None, save_steps: str | None = None) -> str | None:
+    """`checkpointing_steps`, as transformers' flags say it."""
+    if save_strategy in (None, "steps"):
+        if save_steps is None:
+            remedy = "Say after how many updates."
+            raise refusal("save_strategy", save_strategy, "with save_steps", remedy)
+        return save_steps
+    if save_steps is not None:
+        beside = f"None beside save_strategy {save_strategy}"
+        raise refusal("save_steps", save_steps, beside, "Drop one of the two.")
+    return EACH_EPOCH if save_strategy == EACH_EPOCH else None
+
+
+def _only_evaluates(do_train: bool | None = None, do_eval: bool | None = None) -> bool | None:
+    """`do_eval_only`, as transformers' flags say it: what is trained is evaluated in any case."""
+    if do_eval is False:
+        remedy = "Drop the flag; --max_eval_samples makes evaluations short."
+        raise refusal("do_eval", do_eval, "True, since every run evaluates", remedy)
+    return None if do_train else True
+
+
+def _precision(fp16: bool | None = None, bf16: bool | None = None) -> str:
+    """`mixed_precision`, as transformers' flags say it."""
+    if fp16 and bf16:
+        raise refusal("fp16, bf16", (True, True), "one of them", "Drop one of the two.")
+    return "fp16" if fp16 else "bf16" if bf16 else "no"
+
+
+@dataclass(kw_only=True)
+class CheckpointArguments(OutputArguments):
     """When a run is saved, continued and stopped, and what it reports meanwhile."""
+
+    TITLE: ClassVar[str] = "checkpoints and evaluation"
 
     recipe: str | None = flag(
         "YAML file of `flag: value`; flags on the command line win.", free=True
     )
     checkpointing_steps: str | None = flag(
-        f"Save a checkpoint after every so many updates, or '{EACH_EPOCH}'.", free=True
+        f"Save a checkpoint after every so many updates, or '{EACH_EPOCH}'.",
+        free=True,
+        aliases=Aliases(
+            {"save_strategy": Literal["no", "steps", "epoch"], "save_steps": None}, _saving
+        ),
     )
     resume_from_checkpoint: str | None = flag(
         f"Checkpoint to continue from, or '{LAST}': the newest in output_dir.", free=True
     )
     checkpoints_total_limit: int | None = flag(
-        "Keep the newest so many checkpoints, and the best; default: all.", free=True
+        "Keep the newest so many checkpoints, and the best; default: all.",
+        free=True,
+        aliases=also("save_total_limit"),
     )
     eval_strategy: Literal["epoch", "steps"] | None = flag(
         "Evaluate at each epoch's end, or every eval_steps updates; default: steps where that is "
         "given, else epoch. The end of training is evaluated in any case.",
         free=True,  # eval_steps says the same
+        aliases=also("evaluation_strategy"),
     )
     eval_steps: int | None = flag("Evaluate after every so many updates, not at epochs' ends.")
-    logging_steps: int | None = flag(
-        "Log the loss every so many updates; default: once a minute where no bar is shown.",
-        free=True,
-    )
     early_stopping_patience: int | None = flag(
         "Stop after so many evaluations in a row without a better metric_for_best_model."
     )
@@ -51,29 +85,16 @@ class CheckpointArguments:
     load_best_model_at_end: bool | None = flag(
         "Test and save the best evaluation's weights; default: with early_stopping_patience."
     )
-    overwrite_output_dir: bool = flag(
-        "Replace another run that is in output_dir: what it left there is removed.",
+    do_eval_only: bool = flag(
+        "Evaluate the model as it is, without training; as do_eval without do_train.",
         False,
         free=True,
+        aliases=Aliases({"do_train": bool, "do_eval": bool}, _only_evaluates),
     )
-    do_eval_only: bool = flag("Evaluate the model as it is, without training.", False, free=True)
-    do_predict: bool = flag("Write predictions for the test splits.", False, free=True)
-    with_tracking: bool = flag("Log to trackers: all that are installed.", False, free=True)
-    report_to: str | None = flag(
-        "Log to this tracker, such as tensorboard; 'all' is each installed one.", free=True
-    )
-
-    push_to_hub: bool = flag(
-        "Upload the trained model, its card and results; log in with `hf auth login` before.",
-        False,
-        free=True,
-    )
-    hub_model_id: str | None = flag("Repository to push to; default: output_dir's name.", free=True)
-    hub_private_repo: bool | None = flag("Whether a new repository is private.", free=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 1, "checkpoints_total_limit", "eval_steps", "early_stopping_patience")
-        at_least(self, 1, "logging_steps")
         if self.eval_strategy not in (None, "steps" if self.eval_steps else "epoch"):
             raise refusal(
                 "eval_strategy",
@@ -95,11 +116,6 @@ class CheckpointArguments:
             self.resume_from_checkpoint = os.path.expanduser(self.resume_from_checkpoint)
 
     @property
-    def tracker(self) -> str | None:
-        """Where to log beside the files; None is nowhere."""
-        return self.report_to or ("all" if self.with_tracking else None)
-
-    @property
     def keeps_best(self) -> bool:
         """Whether the best evaluation's weights are kept and loaded at the end."""
         if self.load_best_model_at_end is None:
@@ -111,9 +127,8 @@ class CheckpointArguments:
 class TrainArguments(CheckpointArguments):
     """How to train, and where results go."""
 
-    output_dir: str = field(
-        compare=False, metadata={"help": "Folder for results, predictions and the model."}
-    )
+    TITLE: ClassVar[str] = "training"
+
     per_device_train_batch_size: int = flag("Training batch of one process.", 8)
     per_device_eval_batch_size: int = flag("Evaluation batch of one process.", 8)
     learning_rate: float = flag("Highest learning rate.", 5e-5)
@@ -122,7 +137,9 @@ class TrainArguments(CheckpointArguments):
     adam_beta2: float = flag("AdamW's, of the mean of their squares.", 0.999)
     adam_epsilon: float = flag("AdamW's, added to the root of that mean.", 1e-8)
     num_train_epochs: int = flag("Passes over the training rows.", 3)
-    max_train_steps: int | None = flag("Updates, instead of num_train_epochs.")
+    max_train_steps: int | None = flag(
+        "Updates, instead of num_train_epochs.", aliases=also("max_steps")
+    )
     gradient_accumulation_steps: int = flag("Batches an update.", 1)
     lr_scheduler_type: Literal[
         "linear",
@@ -137,19 +154,19 @@ class TrainArguments(CheckpointArguments):
     lr_scheduler_kwargs: str | None = flag(
         "Settings of that schedule, as JSON: '{\"min_lr_rate\": 0.1}' with cosine_with_min_lr."
     )
-    num_warmup_steps: int = flag("Updates until the highest learning rate.", 0)
+    num_warmup_steps: int = flag(
+        "Updates until the highest learning rate.", 0, aliases=also("warmup_steps")
+    )
     warmup_ratio: float = flag("The same, as a share of all updates.", 0.0)
     max_grad_norm: float = flag("Longer gradients are clipped to this norm; 0 is never.", 1.0)
     mixed_precision: Literal["no", "fp16", "bf16"] | None = flag(
-        "Number format of the forward pass; default: the launcher's."
+        "Number format of the forward pass; default: the launcher's.",
+        aliases=Aliases({"fp16": bool, "bf16": bool}, _precision),
     )
     seed: int = flag("Seed of weights, order and dropout.", 42)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.output_dir == "":
-            raise refusal("output_dir", "", "a folder", "Name the folder that results go to.")
-        self.output_dir = os.path.expanduser(self.output_dir)
         at_least(self, 1, "per_device_train_batch_size", "per_device_eval_batch_size")
         at_least(self, 1, "num_train_epochs", "max_train_steps", "gradient_accumulation_steps")
         at_least(self, 0, "learning_rate", "weight_decay", "num_warmup_steps", "max_grad_norm")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import fields, make_dataclass
+from dataclasses import MISSING, fields, make_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import hf_graphattn as ga
-from finetune.errors import refusal
+from finetune.errors import meant, refusal
 from finetune.settings.flags import flag
 
 NO_VARIANT = "none"
@@ -21,7 +21,8 @@ def checked_variant(name: str | None) -> str:
     """The name, if it is plain attention's or a registered variant's; else ``ValueError``."""
     allowed = [NO_VARIANT, *ga.variant_configs()]
     if name not in allowed:
-        raise refusal("variant", name, ", ".join(allowed), "Choose one of these with --variant.")
+        question = meant([str(name)], allowed, "Choose one of these with --variant.")
+        raise refusal("variant", name, ", ".join(allowed), question)
     return name
 
 
@@ -67,6 +68,7 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
     kinds: dict[str, tuple[type, bool]] = {}
     known: dict[str, list[str]] = {}
     helps: dict[str, str] = {}
+    defaults: dict[str, set[Any]] = {}
     for variant, config in configs.items():
         hints = get_type_hints(config)
         for config_field in fields(config):
@@ -78,13 +80,24 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
                 )
             known.setdefault(name, []).append(variant)
             helps.setdefault(name, config_field.metadata["help"])
+            defaults.setdefault(name, set()).add(config_field.default)
     made = []
     for name, (scalar, is_sequence) in kinds.items():
         annotation: Any = list[scalar] if is_sequence else scalar  # type: ignore[valid-type]
         note = " 'none' is an empty list." if scalar is str and is_sequence else ""
-        help = f"[{', '.join(known[name])}] {helps[name]}.{note}".replace("%", "%%")
+        whose = "all" if len(known[name]) == len(configs) else ", ".join(known[name])
+        help = f"[{whose}] {helps[name]}.{note}{_shown(defaults[name])}".replace("%", "%%")
         made.append((name, annotation | None, flag(help)))
-    return make_dataclass("VariantArguments", made)
+    title = {"TITLE": "settings of the graph filters, after the [variants] that have them"}
+    return make_dataclass("VariantArguments", made, namespace=title)
+
+
+def _shown(defaults: set[Any]) -> str:
+    """The default of a setting, if all variants that have it have the same, and it is no None."""
+    if len(defaults) > 1 or defaults & {None, MISSING}:
+        return ""
+    (value,) = defaults
+    return f" (default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
 
 
 def flag_kind(annotation: Any) -> tuple[type, bool]:

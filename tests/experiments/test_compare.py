@@ -218,11 +218,12 @@ def test_two_runs_by_example(
         compare.main(["--examples", pair[0], str(compared / "data")])
 
 
-def test_a_refusal_is_one_line() -> None:
+def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--script", SCRIPT, "--output_dir", "out", "--variants", "none", "gfas"]
     with pytest.raises(SystemExit) as stopped:
         command_line.exit_with(lambda: compare.main(argv))
-    assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*", stopped.value.code)
+    assert stopped.value.code == 2
+    assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*\n", capsys.readouterr().err)
 
 
 def cell_of(folder: Path, seed: int) -> Cell:

@@ -1,0 +1,198 @@
+"""transformers' own names of flags: read as ours where they mean the same, else refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_task
+from transformers import AutoConfig
+
+import tasks
+from finetune import glue, lm
+from finetune.engine.fingerprint import differences
+from finetune.errors import Refused
+from finetune.experiments.grid import common_flags
+from finetune.experiments.scripts import Script
+from finetune.models import loading
+from finetune.settings.groups import ModelArguments
+
+BASE = ("--model_name_or_path", "m", "--output_dir", "o")
+
+
+def flat(*words: str) -> dict[str, Any]:
+    return glue.SCHEMA.parse([*BASE, *words]).flat()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("--max_seq_length 64", "max_length", 64),
+        ("--max-seq-length=64", "max_length", 64),
+        ("--fp16", "mixed_precision", "fp16"),
+        ("--fp16 False --bf16 True", "mixed_precision", "bf16"),
+        ("--bf16 false", "mixed_precision", "no"),
+        ("--save_strategy epoch", "checkpointing_steps", "epoch"),
+        ("--save_strategy steps --save_steps 50", "checkpointing_steps", "50"),
+        ("--save_steps 50", "checkpointing_steps", "50"),
+        ("--save_strategy no", "checkpointing_steps", None),
+        ("--save_total_limit 2", "checkpoints_total_limit", 2),
+        ("--evaluation_strategy steps --eval_steps 5", "eval_strategy", "steps"),
+        ("--do_train --do_eval", "do_eval_only", False),
+        ("--do_train", "do_eval_only", False),
+        ("--do_eval", "do_eval_only", True),
+        ("--do_eval --do_train False --do_predict", "do_eval_only", True),
+        ("--max_steps 9", "max_train_steps", 9),
+        ("--warmup_steps 9", "num_warmup_steps", 9),
+        ("--model_revision v2", "revision", "v2"),
+        ("--revision v2 --cache_dir /tmp/models", "cache_dir", "/tmp/models"),
+        ("--trust_remote_code", "trust_remote_code", True),
+        ("--num_train_epochs 3.0", "num_train_epochs", 3),
+    ],
+)
+def test_another_name_says_what_our_flag_says(words: str, name: str, value: object) -> None:
+    found = flat(*words.split())
+    assert found[name] == value
+    assert found.keys() == flat().keys()  # results are told under our names alone
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--fp16 --bf16", r"^fp16, bf16 is \(True, True\); allowed: one of them\."),
+        ("--fp16 --mixed_precision no", "^fp16 is .*allowed: without mixed_precision, which says"),
+        ("--max_seq_length 8 --max_length 8", "allowed: without max_length, which says the same"),
+        ("--save_strategy steps", "^save_strategy is 'steps'; allowed: with save_steps"),
+        ("--save_strategy epoch --save_steps 5", "^save_steps is '5'; allowed: None beside save_s"),
+        ("--save_strategy best", "^save_strategy is 'best'; allowed: no, steps, epoch"),
+        ("--save_steps 0.1", "^checkpointing_steps is '0.1'; allowed: a whole number"),
+        ("--eval_strategy no", "^eval_strategy is 'no'; allowed: epoch, steps"),
+        ("--do_train --do_eval false", "^do_eval is False; allowed: True, since every run"),
+        ("--trust_remote_code --variant gfsa", "^trust_remote_code with variant gfsa is True; all"),
+        ("--num_train_epochs 2.5", "invalid int value: '2.5'"),
+        (
+            "--max_seq_len 8",
+            r"^unrecognized arguments: --max_seq_len 8\. Did you mean --max_seq_",
+        ),
+        ("--per_device_batch_size 8", "Did you mean .*--per_device_train_batch_size"),
+        ("--variant gfas", "variant is 'gfas'; .* Did you mean gfsa?"),
+        ("--peft filter", "peft is 'filter'; allowed: none, lora, filters. Did you mean filters?"),
+    ],
+)
+def test_refusals(words: str, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        flat(*words.split())
+
+
+def test_a_revision_is_of_a_repository(tmp_path: Path) -> None:
+    base = ["--output_dir", "o", "--revision", "v2"]
+    with pytest.raises(Refused, match=f"revision is 'v2'; allowed: None with {tmp_path}, a f"):
+        glue.SCHEMA.parse([*base, "--model_name_or_path", str(tmp_path)])
+    with pytest.raises(Refused, match="revision is 'v2'; allowed: None with model_type"):
+        lm.SCHEMA.parse([*base, "--model_type", "gpt2", "--tokenizer_name", "char"])
+
+
+def test_a_recipe_may_have_them_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("max_seq_length: 64\nbf16: true\nsave_strategy: no\ndo_eval: true\n")
+    found = flat("--recipe", str(path))
+    assert (found["max_length"], found["mixed_precision"]) == (64, "bf16")
+    assert (found["checkpointing_steps"], found["do_eval_only"]) == (None, True)
+    won = flat("--recipe", str(path), "--fp16", "--max_length", "32", "--save_steps", "7")
+    assert (won["max_length"], won["mixed_precision"]) == (32, "fp16")
+    assert won["checkpointing_steps"] == "7"
+    path.write_text("checkpointing_steps: 5\ndo_eval_only: true\n")
+    won = flat("--recipe", str(path), "--save_strategy", "no", "--do_train")
+    assert (won["checkpointing_steps"], won["do_eval_only"]) == (None, False)
+    path.write_text("max_seq_len: 64\n")
+    with pytest.raises(Refused, match="Did you mean max_seq_length"):
+        flat("--recipe", str(path))
+
+
+def test_comparisons_take_them_too() -> None:
+    words = ["--do_train", "--do_eval", "--max_seq_length", "64", "--save_strategy", "no"]
+    assert common_flags(Script(Path(glue.__file__)), words) == {"max_length": 64}
+
+
+def test_a_checkpoint_of_before_there_was_a_flag_is_of_the_same_run() -> None:
+    settings = glue.SCHEMA.parse(list(BASE))
+    new = ("revision", "trust_remote_code")
+    now = settings.deciding()
+    before = {name: value for name, value in now.items() if name not in new}
+    assert now.keys() - before.keys() == set(new)
+    assert differences(before, now, settings.defaults()) == []
+    assert differences(before, {**now, "revision": "v2"}, settings.defaults())
+
+
+class Recorder:
+    """Stands for an Auto class: gives what `from_pretrained` was called with."""
+
+    @staticmethod
+    def from_pretrained(name: str, **options: Any) -> dict[str, Any]:
+        return {"name": name, **options}
+
+
+def test_where_a_model_is_on_the_hub_reaches_all_that_is_loaded() -> None:
+    arguments = ModelArguments("me/model", revision="v2", cache_dir="c", tokenizer_name="me/other")
+    where = {"cache_dir": "c", "trust_remote_code": False}
+    found = loading.pretrained(Recorder, "me/model", arguments, backend="pil")
+    assert found == {"name": "me/model", "revision": "v2", "backend": "pil", **where}
+    # A tokenizer of another repository has other revisions.
+    assert loading.pretrained(Recorder, "me/other", arguments) == {"name": "me/other", **where}
+
+
+def test_what_cannot_be_loaded_is_told_in_a_line(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name, arguments in (
+        ("model_name_or_path", ModelArguments(str(empty))),
+        ("tokenizer_name", ModelArguments("m", tokenizer_name=str(empty))),
+    ):
+        with pytest.raises(Refused, match=rf"^{name} is '.*empty'; allowed: .* AutoConfig can"):
+            loading.pretrained(AutoConfig, str(empty), arguments)
+
+
+CODE = """
+from transformers import BertConfig, BertForSequenceClassification
+
+
+class OwnConfig(BertConfig):
+    model_type = "own-bert"
+
+
+class Own(BertForSequenceClassification):
+    config_class = OwnConfig
+"""
+OWN = {
+    "model_type": "own-bert",
+    "architectures": ["Own"],
+    "auto_map": {
+        "AutoConfig": "own.OwnConfig",
+        "AutoModelForSequenceClassification": "own.Own",
+    },
+}
+
+
+def test_a_repositorys_own_code_runs_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    monkeypatch.syspath_prepend(str(tmp_path / "m"))
+    folder = tiny_task.save_bert(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | OWN))
+    (folder / "own.py").write_text(CODE)
+
+    def load(*words: str) -> Any:
+        argv = ["--model_name_or_path", str(folder), "--output_dir", "o", *words]
+        settings = glue.SCHEMA.parse(argv)
+        config, _ = loading.load_config(settings.model, tasks.get("cola"), pad_token_id=0)
+        return loading.load_model(settings, config)
+
+    with pytest.raises(Refused, match=r"^model_name_or_path is .*trust_remote_code"):
+        load()
+    model = load("--trust_remote_code")
+    assert type(model).__name__ == "Own"
+    assert model.config.id2label[1] == "acceptable"

@@ -1,0 +1,161 @@
+"""From a shell: an error for people is one line and exit code 2; --help, which is read first."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import finetune
+from finetune import compare, errors, evidence, glue, sweep
+from finetune.engine.checkpoints import CheckpointError
+from finetune.engine.storage import SaveError
+from finetune.experiments.scripts import families
+from finetune.settings.parser import Parser
+from hf_graphattn import GraphAttentionError
+from tasks.refusals import TaskError
+
+SCRIPTS = (*families(), "compare", "sweep", "evidence")
+FOLDER = Path(finetune.__file__).parent
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def main() -> Any:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.refusal("seed", -1, "0 or more", "Give one."),
+        errors.DivergedError("Lower it."),
+        errors.MissingError("Install it."),
+        CheckpointError("Start anew."),
+        SaveError("Free some space."),
+        GraphAttentionError("Choose another."),
+        TaskError("Choose\n  another."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_for_people_is_one_line(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        errors.exit_with(raising(error))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"error: {' '.join(str(error).split())}\n"
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    for error in (ValueError("not for people"), OSError("no"), KeyError("x")):
+        with pytest.raises(type(error)):
+            errors.exit_with(raising(error))
+
+
+def test_with_debug_it_says_where_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["glue.py", "--debug"])
+    with pytest.raises(SystemExit):
+        errors.exit_with(raising(errors.Refused("No.")))
+    said = capsys.readouterr().err
+    assert re.search(r"Traceback(.|\n)*, in main\n(.|\n)*\nerror: No\.\n$", said)
+    # The flag is one of every script's, and no setting of a run.
+    words = ["--model_name_or_path", "m", "--output_dir", "o", "--debug"]
+    assert "debug" not in glue.SCHEMA.parse(words).flat()
+
+
+def test_other_processes_leave_the_first_word_to_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(errors.time, "sleep", waited.append)
+    for rank, times in (("0", 0), ("1", 1)):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit):
+            errors.exit_with(raising(errors.Refused("No.")))
+        assert len(waited) == times
+        assert capsys.readouterr().err == "error: No.\n"
+
+
+@pytest.mark.parametrize(("found", "code"), [({"eval_loss": 1}, 0), (None, 0), (0, 0), (1, 1)])
+def test_exit_codes(found: object, code: int) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        errors.exit_with(lambda: found)
+    assert stopped.value.code == code
+
+
+def test_stopped_it_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        errors.exit_with(raising(KeyboardInterrupt()))
+    assert stopped.value.code == 130
+    assert "--resume_from_checkpoint last" in capsys.readouterr().err
+
+
+def test_as_a_process() -> None:
+    words = [sys.executable, str(FOLDER / "glue.py"), "--learning_ratt", "1"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: .*--learning_ratt 1\. Did you mean --learning_rate.*\n", done.stderr
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_ends_so(script: str) -> None:
+    last = ast.parse((FOLDER / f"{script}.py").read_text("utf-8")).body[-1]
+    assert isinstance(last, ast.If)
+    assert ast.unparse(last.body[0]).endswith("exit_with(main)")
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [
+        (compare.main, "--seeds many", "argument --seeds: invalid int value: 'many'. See --help"),
+        (sweep.main, "--variant", "argument --variant: expected one argument"),
+        (evidence.main, "--studies none", "argument --studies: invalid choice: 'none'"),
+        (
+            compare.main,
+            f"--script {FOLDER}/glue.py --output_dir o --sedes 3",
+            "unrecognized arguments: --sedes 3. Did you mean .*--seeds",
+        ),
+    ],
+)
+def test_what_runs_scripts_refuses_in_the_same_way(main: Any, words: str, message: str) -> None:
+    with pytest.raises(errors.Refused, match=message):
+        main(words.split())
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("script", families())
+def test_help(script: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    module = importlib.import_module(f"finetune.{script}")
+    parser: Parser = module.SCHEMA.parser()
+    shown = parser.format_help()
+    head, _, flags = shown.partition("\noptions:\n")
+    assert module.__doc__.strip() in head  # with its examples, line by line
+    assert max(map(len, flags.splitlines())) <= width
+    named = re.findall(r"^  --(\w+)", flags, re.MULTILINE)
+    assert sorted(named) == sorted([*parser.fields, "debug"])
+    titles = re.findall(r"^(\w.*):$", flags, re.MULTILINE)
+    assert {"data", "model", "output", "training", "what is trained", "graph filter"} <= set(titles)
+    assert len(titles) == len(set(titles))
+    for name in ("learning_rate", "order"):
+        assert re.search(rf"--{name} [^-]*\(default:", flags), name
+
+
+def test_help_names_what_is_also_read() -> None:
+    shown = " ".join(glue.SCHEMA.parser().format_help().split())
+    assert "(default: 128) (also: --max_seq_length)" in shown
+    assert "(also: --fp16, --bf16)" in shown
+    assert "--lr_scheduler_type WORD Schedule of the learning rate. One of linear, cosine," in shown

@@ -1,6 +1,7 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
 # make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
+# make docs: the pages of docs/ and the docstrings as a site, runs/site/index.html.
 # make matrix: every model type of transformers, tried: docs/architectures.md, hf_graphattn/verified.json.
 # make matrix-floor: verified.json for the lowest version of transformers allowed.
 # make test-floor, make test-latest: the tests with the lowest versions allowed, and with the newest.
@@ -12,7 +13,7 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test fuzz matrix matrix-floor test-floor test-latest bench lint wheel clean
+.PHONY: demo test docs fuzz matrix matrix-floor test-floor test-latest bench lint wheel clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
@@ -27,6 +28,10 @@ bench: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+docs: $(READY)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs runs/site
+	@echo "The site begins at runs/site/index.html."
 
 fuzz: $(READY)
 	HF_GRAPHATTN_FUZZ=2000 $(BIN)/python -m pytest tests/fuzz -n auto --timeout 0 -p no:randomly

@@ -8,6 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from cases import FIRST_LAYER_CASES, TOKEN_CASES, VARIANT_CASES
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -18,8 +19,13 @@ import hf_graphattn as ga
 from hf_graphattn.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-TABLE_ROWS = [line for line in README.splitlines() if line.startswith("|")]
+PAGES = {
+    name: (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "docs/filters.md", "docs/models.md", "docs/api.md")
+}
+
+# What the API's page has from docstrings alone: what filters are made of, and the error.
+NAMED_BELOW = {"GraphAttentionError", "GraphFilter", "VariantConfig", "setting"}
 
 
 def test_every_variant_is_tested_with_the_backends_that_it_has() -> None:
@@ -47,16 +53,24 @@ def test_every_variant_has_a_public_name() -> None:
     assert not hasattr(ga, "HeatConfig")
 
 
-def test_every_variant_has_a_row_in_the_readme() -> None:
-    named = {name for row in TABLE_ROWS for name in re.findall(r"\b\w+Config\b", row)}
+@pytest.mark.parametrize("page", ["README.md", "docs/filters.md"])
+def test_every_variant_has_a_row(page: str) -> None:
+    rows = [line for line in PAGES[page].splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"\b\w+Config\b", row)}
     assert named == {config.__name__ for config in ga.variant_configs().values()}
 
 
-def test_every_architecture_is_tested_and_named_in_the_readme() -> None:
+def test_every_architecture_is_tested_and_named_on_its_page() -> None:
     names = [row.name for row in ARCHITECTURES]
     assert len(names) == len(set(names))
     assert set(names) == set(ROWS)
-    assert [name for name in names if not re.search(rf"(?<![\w-]){name}\b", README)] == []
+    page = PAGES["docs/models.md"]
+    assert [name for name in names if not re.search(rf"(?<![\w-]){name}\b", page)] == []
+
+
+def test_every_function_is_on_the_page_of_the_api() -> None:
+    named = set(re.findall(r"`ga\.(\w+)", PAGES["docs/api.md"]))
+    assert named == {name for name in ga.__all__ if callable(getattr(ga, name))} - NAMED_BELOW
 
 
 def test_every_public_name_exists_and_every_setting_has_its_help() -> None:
@@ -68,10 +82,11 @@ def test_every_public_name_exists_and_every_setting_has_its_help() -> None:
 
 
 def test_the_lowest_versions_allowed_are_those_that_test_floor_installs() -> None:
-    """All that users install: not the tools of the tests, which are those of CI."""
+    """All that users install: not the tools of tests and pages, which are those of CI."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    groups.remove(project["optional-dependencies"]["dev"])
+    for of_tools in ("dev", "docs"):
+        groups.remove(project["optional-dependencies"][of_tools])
     lines = (ROOT / "requirements" / "floor.txt").read_text("utf-8").splitlines()
     pins = {Requirement(line).name: line for line in lines if not line.startswith("#")}
     pins = {canonicalize_name(name): line.split("==")[1] for name, line in pins.items()}

@@ -1,4 +1,4 @@
-"""What README shows runs as it stands there."""
+"""What README and the pages of docs/ show runs as it stands there, and says what was measured."""
 
 from __future__ import annotations
 
@@ -7,32 +7,85 @@ import re
 from pathlib import Path
 
 import pytest
+import shown
 
-from hf_graphattn.variants import variant_configs
+from hf_graphattn.variants import registry, variant_configs
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {path.name: path.read_text("utf-8") for path in PAGES}
 
 
-def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
-    example = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    assert len(example.strip().splitlines()) <= 20
+@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if "```python" in text])
+def test_a_page_prints_what_it_shows(
+    page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "finetune").symlink_to(ROOT / "finetune")
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
-    assert "16 scalars added" in capsys.readouterr().out  # 4 layers of 4 heads
+    monkeypatch.setattr(registry, "_CONFIGS", dict(registry._CONFIGS))  # a page registers one
+    shown.run(TEXTS[page], page)
+
+
+@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if shown.has_commands(text)])
+def test_the_commands_of_a_page_are_read_as_they_stand(
+    page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "finetune").symlink_to(ROOT / "finetune")
+    for folder in ("png/train", "png/validation", "recordings"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("train.csv", "validation.csv", "train.txt", "validation.txt"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    for words in shown.commands(TEXTS[page]):
+        shown.read(words)
+
+
+def test_what_a_page_shows_can_be_wrong() -> None:
+    """The checks above find an output, an error, a command and a flag that are not so."""
+    page = '```python\nprint("one")\n```\n\n```text\n{}\n```\n'
+    shown.run("\n" + page.format("o..."), "a page")
+    with pytest.raises(AssertionError, match="and this is printed:\none"):
+        shown.run("\n" + page.format("two"), "a page")
+    with pytest.raises(ZeroDivisionError):
+        shown.run("\n```python\n1 / 0\n```\n", "a page")
+    shown.run("\n<!-- not run: why -->\n```python\n1 / 0\n```\n", "a page")
+    for line in ("make nothing", "ls", "graphattn report", "pip install -e .[none]"):
+        (words,) = shown.commands(f"\n```bash\n{line}\n```\n")
+        with pytest.raises((AssertionError, SystemExit)):
+            shown.read(words)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for path in PAGES:
+        for link in re.findall(r"\]\((?!https?://|#)([^)\s#]+)", TEXTS[path.name]):
+            assert (path.parent / link).exists(), (path.name, link)
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+    example = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    assert len(example.strip().splitlines()) <= 20
 
 
 def test_its_make_targets_exist():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
     assert {"demo", "test"} <= set(targets)
-    assert all(f"\n{target}:" in makefile for target in targets)
 
 
-def test_each_variant_is_in_the_table():
+def _row(text: str, begins: str) -> list[str]:
+    """The cells of the one row of a page's tables that begins so."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {begins}")]
+    cells = line.replace("\\|", "\0").strip("|").split("|")
+    return [cell.strip().replace("\0", "\\|") for cell in cells]
+
+
+def test_each_variant_is_in_the_tables():
+    """README's has what the table of docs/filters.md has, but for one column."""
     for name, config in variant_configs().items():
-        assert re.search(rf"^\| `{name}` \| `{config.__name__}\(", README, re.MULTILINE)
+        row, short = (_row(text, f"`{name}` |") for text in (TEXTS["filters.md"], README))
+        assert row[1].startswith(f"`{config.__name__}(")
+        assert short == [*row[:3], *row[4:]]
 
 
 # Of each row of the table of results, by how it begins: the study, and the digits after the point.
@@ -45,20 +98,114 @@ STUDIES = {
 }
 
 
+def _arms(study: str) -> dict[str, dict]:
+    found = json.loads((ROOT / "docs" / "evidence" / f"{study}.json").read_text("utf-8"))
+    return {arm["arm"]: arm for arm in found["tasks"][0]["arms"]}
+
+
+def _shown(text: str, arm: dict) -> str:
+    """In bold what is shown after the correction."""
+    return f"**{text}**" if arm["paired"]["corrected_p"] <= 0.05 else text
+
+
 @pytest.mark.parametrize("begins", STUDIES)
 def test_the_table_of_results_says_what_the_studies_found(begins: str) -> None:
     study, places = STUDIES[begins]
-    (line,) = [line for line in README.splitlines() if line.startswith(f"| {begins}")]
-    _, seeds, plain, *others = (cell.strip() for cell in line.strip("|").split("|"))
-    found = json.loads((ROOT / "docs" / "evidence" / f"{study}.json").read_text("utf-8"))
-    arms = {arm["arm"]: arm for arm in found["tasks"][0]["arms"]}
-    assert (int(seeds), plain) == (len(found["seeds"]), f"{arms['none']['mean']:.{places}f}")
-    for name, shown in zip(("gfsa", "plat", "laplacian"), others, strict=True):
+    _, seeds, plain, *others = _row(README, begins)
+    arms = _arms(study)
+    seeds_of_plain = len(arms["none"]["values"])
+    assert (int(seeds), plain) == (seeds_of_plain, f"{arms['none']['mean']:.{places}f}")
+    for name, cell in zip(("gfsa", "plat", "laplacian"), others, strict=True):
         if name not in arms:
-            assert shown == "not run"
+            assert cell == "not run"
             continue
         paired = arms[name]["paired"]
-        mean = f"{paired['mean']:+.{places}f}"
         ends = (f"{paired['interval'][end]:+.{places}f}" for end in ("low", "high"))
-        is_shown = paired["corrected_p"] <= 0.05
-        assert shown == f"{f'**{mean}**' if is_shown else mean} ({' to '.join(ends)})"
+        mean = _shown(f"{paired['mean']:+.{places}f}", arms[name])
+        assert cell == f"{mean} ({' to '.join(ends)})"
+
+
+FIELD = {
+    "GFSA": "gfsa",
+    "Twicing": "twicing",
+    "NeuTRENO": "neutreno",
+    "XSA": "xsa",
+    "FeatScale": "featscale",
+    "value residual": "value_residual",
+    "ContraNorm": "contranorm",
+    "AttnScale": "attnscale",
+    "p-LaT": "plat",
+    "A - I": "laplacian",
+}
+
+
+@pytest.mark.parametrize(
+    ("begins", "study"), [("All on Penn Treebank", "field-ptb"), ("The same on cha", "field-char")]
+)
+def test_the_table_of_the_field_says_what_the_studies_found(begins: str, study: str) -> None:
+    text, arms = TEXTS["choosing.md"], _arms(study)
+    assert _row(text, "study | GFSA")[1:] == list(FIELD)
+    assert set(arms) == {"none", *FIELD.values()}
+    for name, cell in zip(FIELD.values(), _row(text, begins)[1:], strict=True):
+        change = 100 * arms[name]["paired"]["mean"] / arms["none"]["mean"]
+        assert cell == _shown(f"{change:+.2f}", arms[name])
+
+
+def _measured(name: str) -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}-cpu.json").read_text("utf-8"))
+
+
+FORMS = ("gfsa", "laplacian", "plat")
+
+
+def test_the_table_of_attention_says_what_was_measured() -> None:
+    for length, timed in _measured("attention")["lengths"].items():
+        _, plain, *others = _row(TEXTS["speed.md"], f"{length} |")
+        seconds, memory = (timed["plain"][key] for key in ("seconds", "peak_bytes"))
+        shown_time = f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
+        assert plain == f"{shown_time}, {memory / 2**20:.0f} MB"
+        for form, cell in zip((*FORMS, "published gfsa", "published plat"), others, strict=True):
+            if form not in timed:
+                assert cell == "not run"
+                continue
+            ratio, memory = timed[form]["ratio"], timed[form]["peak_bytes"] / 2**20
+            assert cell == f"{ratio:.2f}, {memory:.0f} MB"
+
+
+@pytest.mark.parametrize(
+    ("begins", "name", "case"),
+    [
+        ("GPT-2 small, 1 x 1024, no attention dropout", "step-gpt2", "gpt2"),
+        ("GPT-2 small, 1 x 1024, dropout 0.1", "step-gpt2-dropout", "gpt2-dropout"),
+        ("BERT-base, 8 x 128, dropout 0.1", "step-bert-dropout", "bert-dropout"),
+    ],
+)
+def test_the_table_of_steps_says_what_was_measured(begins: str, name: str, case: str) -> None:
+    timed = _measured(name)["cases"][case]
+    _, plain, *others = _row(TEXTS["speed.md"], begins)
+    assert plain == f"{timed['plain']['seconds']:.1f} s"
+    expected = [f"{timed[form]['ratio']:.2f}" if form in timed else "not run" for form in FORMS]
+    assert others == expected
+
+
+def test_inference_and_decoding_are_said_as_measured() -> None:
+    text = " ".join(TEXTS["speed.md"].split())
+    timed = {**_measured("inference")["cases"], **_measured("decode")["contexts"]}
+    ratios = {case: [f"{row[form]['ratio']:.2f}" for form in FORMS] for case, row in timed.items()}
+    assert "GFSA {}, A - I {}, p-LaT {};".format(*ratios["bert"]) in text
+    assert "prefill {}, {}, {};".format(*ratios["gpt2-prefill"]) in text
+    assert "224² {}, {}, {}.".format(*ratios["vit"]) in text
+    (gfsa, minus, plat), (gfsa_far, minus_far, plat_far) = ratios["128"], ratios["768"]
+    assert f"GFSA {gfsa} times plain GPT-2 small's step after 128 tokens and {gfsa_far}" in text
+    assert f"A - I {minus} and {minus_far}, p-LaT {plat} and {plat_far}" in text
+
+
+def test_the_table_of_recipes_has_every_recipe() -> None:
+    named = set()
+    for row in re.findall(
+        r"^\| (`[^|]*-[^|]*`) \| \w+\.py \|", TEXTS["published.md"], re.MULTILINE
+    ):
+        before, _, after = row.strip("`").partition("{")
+        inside, _, after = after.partition("}")
+        named |= {before + name + after for name in inside.split(",")}
+    assert named == {path.stem for path in (ROOT / "finetune" / "recipes").glob("*.yaml")}

@@ -54,7 +54,9 @@ def frame(arms: Sequence[ArmResult]) -> pd.DataFrame:
 def differences(found: Sequence[TaskResult]) -> Figure:
     """A panel for each task: a row an arm, a dot a seed, their mean with its 95 % interval."""
     drawn = [task for task in found if any(arm.paired for arm in task.arms)]
-    title = "Dots are seeds, the diamond is their mean with its 95 % interval"
+    has_intervals = any(a.paired and a.paired.interval for task in drawn for a in task.arms)
+    title = "Dots are seeds, the diamond is their mean"
+    title += " with its 95 % interval" if has_intervals else ""
     figure, axes = panels(len(drawn), title)
     for task, axis in zip(drawn, axes, strict=True):
         own = looks_of(task.arms)
@@ -98,6 +100,7 @@ def dot_rows(
     axis.set_yticks(range(len(rows)), [readable(look.label) for look in rows.values()])
     axis.set_ylim(len(rows) - 0.5, -0.7)
     axis.margins(x=0.08)
+    axis.locator_params(axis="x", nbins=5)  # of more, the numbers would meet
 
 
 def learning_curves(
@@ -187,9 +190,9 @@ def _draw(axis: Axes, data: pd.DataFrame, own: Mapping[str, Look], label: str) -
         by_step = data[data["arm"] == name].groupby("step")["value"]
         mean, spread = by_step.mean(), by_step.std().fillna(0)
         look = own[name]
-        how: dict[str, Any] = {"color": look.colour, "zorder": 2 + len(arms) - place}
         marker = look.marker if len(mean) <= MARKED else ""
-        axis.plot(
-            mean.index, mean, label=readable(look.label), marker=marker, ms=3.5, lw=1.2, **how
-        )
-        axis.fill_between(mean.index, mean - spread, mean + spread, alpha=0.15, lw=0, **how)
+        how: dict[str, Any] = {"marker": marker, "ms": 3.5, "lw": 1.2, "color": look.colour}
+        order = 2 + len(arms) - place
+        axis.plot(mean.index, mean, label=readable(look.label), zorder=order, **how)
+        ends = (mean - spread, mean + spread)
+        axis.fill_between(mean.index, *ends, color=look.colour, alpha=0.15, lw=0)

@@ -12,6 +12,9 @@ from typing import Any
 
 from accelerate import utils
 
+# What other packages say of every such run, which asks for nothing: tied weights are in a
+# checkpoint once, and the loss of a model whose class names none is that of its task.
+IDLE = ("Removed shared tensor", "`loss_type=None` was set")
 _RANK = re.compile(r"^\[RANK \d+\] ")  # accelerate begins with it what a process says
 
 
@@ -36,6 +39,7 @@ def log_shown(is_main_process: bool) -> Iterator[None]:
 
     shown = logging.StreamHandler()
     shown.setFormatter(Lines("%(asctime)s %(message)s", "%H:%M:%S"))
+    shown.addFilter(lambda record: not _spoken(record).startswith(IDLE))
     logging.basicConfig(level=logging.INFO if is_main_process else logging.ERROR, handlers=[shown])
     logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
     # Its bars are of weights that are read and written, which takes a moment.
@@ -50,12 +54,16 @@ def log_shown(is_main_process: bool) -> Iterator[None]:
         yield
 
 
+def _spoken(record: logging.LogRecord) -> str:
+    return _RANK.sub("", record.getMessage())
+
+
 class Lines(logging.Formatter):
     """The time and what is said; who says it where that is another package, and how loudly."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = logging.makeLogRecord(record.__dict__)
-        text = _RANK.sub("", record.getMessage())
+        text = _spoken(record)
         package = record.name.partition(".")[0]
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
         whose = "" if package in ("finetune", "hf_graphattn") else f"{package}: "

@@ -125,8 +125,10 @@ def _training(trainer: Trainer) -> Iterator[Row]:
     if (every := train.checkpointing_steps) is not None:
         when = "after each epoch" if every == EACH_EPOCH else f"every {every} updates"
         limit = train.checkpoints_total_limit
-        kept = "all are kept (--checkpoints_total_limit N keeps the newest N)"
-        yield "checkpoints", f"{when}; {kept if limit is None else f'the newest {limit} are kept'}"
+        kept = "all (--checkpoints_total_limit N keeps the newest N)"
+        if limit is not None:
+            kept = f"the newest {limit}{' and the best' if train.keeps_best else ''}"
+        yield "checkpoints", f"{when}; kept: {kept}"
 
 
 def _device(trainer: Trainer) -> str:

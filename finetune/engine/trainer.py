@@ -223,7 +223,8 @@ class Trainer:
             last = progress.history[-1]
             is_best = self.selection.best(progress.history) is last
             self._log({"epoch": last["epoch"], "train_loss": progress.train_loss} | metrics)
-            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+            known = {name: metrics[name] for name in self.directions if name in metrics}
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
             logger.info(f"epoch {last['epoch']} of {self.epochs}, step {progress.step}: {shown}")
         if is_best and train.keeps_best:
             progress.best_name = checkpoints.name_of(progress.step)

@@ -68,7 +68,7 @@ def test_what_is_about_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[
         "learning rate": "5e-05, of the scalars 0.1; linear",
         "evaluation": "every 2 updates, by accuracy",
         "checkpoints": (
-            "after each epoch; all are kept (--checkpoints_total_limit N keeps the newest N)"
+            "after each epoch; kept: all (--checkpoints_total_limit N keeps the newest N)"
         ),
         "output": str(tmp_path / "out"),
     }

@@ -138,3 +138,19 @@ def test_the_log_is_written_above_a_bar(capsys: pytest.CaptureFixture[str]) -> N
     assert "a line" in screen[0]
     assert "Training" not in screen[0]
     assert screen[1].startswith("Training")
+
+
+def test_what_asks_for_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of other packages' warnings those that come with every run; any other one is shown."""
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, []
+    try:
+        with terminal.log_shown(True):
+            theirs = logging.getLogger("accelerate.utils.other")
+            theirs.warning("[RANK 0] Removed shared tensor {'head'} while saving")
+            logging.getLogger("transformers").warning("`loss_type=None` was set in the config")
+            theirs.warning("something else")
+    finally:
+        root.handlers = before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(" WARNING: accelerate: something else")

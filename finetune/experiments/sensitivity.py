@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LINES = 6  # of one panel
+WITH_SPREAD, WITH_MEANS = 5, 8  # columns of a heat map whose cells have room for so much
 LINE = 27  # characters of a setting beside its row
 WIDE = 100  # numbers above 0 that span so much are drawn on a logarithmic axis
 
@@ -88,18 +89,22 @@ def lines(task: TaskResult, data: pd.DataFrame, flag: str) -> Figure:
 
 
 def heat_map(task: TaskResult, data: pd.DataFrame, down: str, across: str) -> Figure:
-    """The mean for each pair of values, its standard deviation below it."""
-    plain = "" if task.plain is None else f"; {title(PLAIN[0])} {task.plain.words(3)}"
-    figure, (axis,) = panels(1, _title(task, f"mean and standard deviation{plain}"))
+    """The mean for each pair of values, its standard deviation below it; of many what fits."""
     means = data.pivot_table(index=down, columns=across, values="value")
+    height, width = means.shape
     words = {arm.name: arm.words(3).replace(" ±", "\n±") for arm in task.settings}
+    if width > WITH_SPREAD:
+        words = {name: said.partition("\n")[0] for name, said in words.items()}
     said = data.assign(words=data["arm"].map(words)).drop_duplicates("arm")
     said = said.pivot(index=down, columns=across, values="words")
-    height, width = means.shape
-    figure.set_size_inches(max(figure.get_figwidth(), 0.6 + 0.5 * width), 1.6 + 0.34 * height)
+    what = "mean and standard deviation" if width <= WITH_SPREAD else "mean"
+    plain = "" if task.plain is None else f"; {title(PLAIN[0])} {task.plain.words(3)}"
+    lines = 2 if width <= WITH_SPREAD else 1
+    size = 1.2 + (0.1 + 0.12 * lines) * height
+    figure, (axis,) = panels(1, _title(task, f"{what}{plain}"), height=size)
     bar = {"location": "bottom", "aspect": 40}
-    how = {"annot": said, "fmt": "", "annot_kws": {"size": SMALL}, "cbar_kws": bar, "ax": axis}
-    sns.heatmap(means, cmap="cividis", **how)
+    how = {"annot": said if width <= WITH_MEANS else None, "annot_kws": {"size": SMALL}}
+    sns.heatmap(means, cmap="cividis", fmt="", cbar_kws=bar, ax=axis, **how)
     scale = axis.collections[0].colorbar.ax
     scale.set_xlabel(_metric(task), fontsize=TEXT)
     scale.tick_params(labelsize=SMALL)

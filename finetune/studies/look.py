@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from finetune.engine.results import write_json
 from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
+from hf_graphattn.diagnostics.drawing import DPI
 from hf_graphattn.diagnostics.images import load_processor
 from hf_graphattn.diagnostics.texts import batches, load_model, load_tokenizer, readable, token_ids
 
@@ -48,7 +49,7 @@ def look(
     }
     drawn = figures({"before": before} | found[next(iter(runs))])
     for figure in FIGURES:
-        drawn[figure].savefig(folder / f"{name}-{figure}.png", dpi=110)
+        drawn[figure].savefig(folder / f"{name}-{figure}.png", dpi=DPI)
     numbers = {
         "sequences": before.parts[0].sequences,
         "figures": list(FIGURES),

@@ -19,7 +19,7 @@ import numpy as np
 
 from .extras import optional
 from .palette import PLAIN, Look, looks
-from .result import Diagnoses, Measurements, Part, having, part_names
+from .result import Diagnoses, Measurements, Part, having, part_names, reference
 
 WIDTH, HEIGHT = 3.35, 2.1  # of a panel, in inches: a column of a paper is as wide
 TITLE, TEXT, SMALL = 8.0, 7.5, 7.0  # sizes of letters, in points
@@ -163,17 +163,6 @@ def looks_of(diagnoses: Diagnoses) -> dict[str, Look]:
 def labelled(diagnoses: Diagnoses) -> Diagnoses:
     """The same by what figures call each model."""
     return {look.label: diagnoses[name] for name, look in looks_of(diagnoses).items()}
-
-
-def reference(diagnoses: Diagnoses) -> str:
-    """The name of the model that others are compared to: the plain one, or else the first."""
-    named = [name for name in diagnoses if name in PLAIN]
-    plain = [
-        name
-        for name, diagnosis in diagnoses.items()
-        if all(kind in PLAIN for part in diagnosis.parts for kind in part.variants)
-    ]
-    return next(iter([*named, *plain, *diagnoses]))
 
 
 def by_part(diagnoses: Diagnoses, title: str, *kinds: Panel) -> tuple[Any, list[Any]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .result import Diagnoses, Measurements, Part, having, named_parts, part_names
+from .result import Diagnoses, Measurements, Part, having, named_parts, part_names, reference
 
 OVERFLOWED = "the model's own numbers are not finite: nothing can be read off."
 SAME = 0.01  # a change that is a smaller share of the larger value is called none
@@ -30,7 +30,7 @@ class Finding:
     """What goes with a figure.
 
     heading: the figure's. claim: what the paper says that one sees. here: a sentence for each model
-    and part; then each further model's last depth against the first model's.
+    and part; then each other model's last depth against the plain one's, or the first's.
     """
 
     heading: str
@@ -62,12 +62,14 @@ def _compared(diagnoses: Diagnoses, figure: str) -> Iterator[str]:
         return
     statistic, more, less = COMPARED[figure]
     for name in part_names(diagnoses):
-        (_, reference, _, first), *others = having(diagnoses, name)
-        for _, model, diagnosis, part in others:
+        found = list(having(diagnoses, name))
+        base = next((each for each in found if each[1] == reference(diagnoses)), found[0])
+        _, compared_to, _, first = base
+        for _, model, diagnosis, part in (each for each in found if each is not base):
             old, new = (float(p.by_depth[statistic].mean[-1]) for p in (first, part))
             verdict = _direction(old, new, more, less, "no difference")
             where = f" of the {name}" if len(diagnosis.parts) > 1 else ""
-            told = f"{model} against {reference} at the last depth{where}"
+            told = f"{model} against {compared_to} at the last depth{where}"
             yield f"{told}: {new:.3g} to {old:.3g}, {verdict}."
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .palette import PLAIN
+
 FORMAT = 1  # of the JSON
 
 
@@ -120,6 +122,17 @@ def number(value: float) -> str:
 def part_names(diagnoses: Diagnoses) -> list[str]:
     """The names of the parts that any of the models has, in order."""
     return list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
+
+
+def reference(diagnoses: Diagnoses) -> str:
+    """The name of the model that others are compared to: the plain one, or else the first."""
+    named = [name for name in diagnoses if name in PLAIN]
+    plain = [
+        name
+        for name, diagnosis in diagnoses.items()
+        if all(kind in PLAIN for part in diagnosis.parts for kind in part.variants)
+    ]
+    return next(iter([*named, *plain, *diagnoses]))
 
 
 def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Measurements, Part]]:

@@ -14,6 +14,7 @@ from finetune.experiments import best, record, tables
 from finetune.experiments.gather import ArmResult, Paired, TaskResult
 from finetune.experiments.statistics import Interval
 
+Text = pytest.importorskip("matplotlib.text").Text
 sensitivity = pytest.importorskip("finetune.experiments.sensitivity").sensitivity
 
 
@@ -138,6 +139,7 @@ def test_paired_differences_are_drawn_beside_the_metric() -> None:
         ({"filter_learning_rate": [1e-4, 1e-3]}, "line"),
         ({"order": [2, 3], "layers": [None, [0, 1]]}, "line"),
         ({"order": [2, 3], "w_0": [0.0, 0.1, 0.2]}, "heat"),
+        ({"order": [2, 3], "w_0": [i / 10 for i in range(7)]}, "heat"),
         ({"order": [2, 3], "w_0": [0.0, 0.1], "w_1": [0.9, 1.1]}, "slices"),
         ({"layers": [None, 0]}, "dots"),
         ({"order": [2]}, "dots"),
@@ -145,14 +147,20 @@ def test_paired_differences_are_drawn_beside_the_metric() -> None:
 )
 def test_the_figure_fits_what_was_varied(swept: dict, drawn: str) -> None:
     found = found_of(**swept)
-    axes = sensitivity(found).axes
+    figure = sensitivity(found)
+    axes = figure.axes
+    assert figure.get_figwidth() == pytest.approx(3.35)  # a column of a paper
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_fontsize() for text in texts) >= 7
     if drawn == "line":
         assert len(curves(axes[0])) == (2 if "layers" in swept else 1)
         assert axes[0].get_xscale() == ("log" if "filter_learning_rate" in swept else "linear")
     elif drawn == "heat":
         (image,) = axes[0].collections
-        means = np.array([[arm.mean for arm in found.settings]]).reshape(2, 3)
+        means = np.array([arm.mean for arm in found.settings]).reshape(2, -1)
         assert np.allclose(image.get_array(), means)
+        said = axes[0].texts[0].get_text()  # both lines fit into a wide cell only
+        assert said == ("0.000\n± 0.141" if means.shape[1] == 3 else "0.000")
     elif drawn == "slices":
         assert [axis.get_xlabel() for axis in axes] == ["order", "w_0", "w_1"]
     else:

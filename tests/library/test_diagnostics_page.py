@@ -183,6 +183,11 @@ def test_findings_say_what_the_numbers_say(diagnoses: dict[str, Diagnosis]) -> N
     pair = {"x": changed(**cosine(0.2, 0.9, 0.6)), "y": changed(**cosine(0.2, 0.9, 0.5))}
     compared = findings(pair)["cosine_similarity"].here[2]
     assert compared == "y against x at the last depth: 0.5 to 0.6, tokens less alike."
+    three = {"before": changed(), "gfsa": changed(), "none": changed(**cosine(0.2, 0.9, 0.5))}
+    compared = findings(three)["cosine_similarity"].here[3:]
+    assert [each.split(" at the")[0] for each in compared] == [
+        *("before against none", "gfsa against none"),  # what is plain by its name
+    ]
     assert "the bound holds" in told("approximation_error")
     over = told("approximation_error", worst_error=np.full(9, 7.0))
     assert "worst error seen is 7 at K = 2, 175% of 2K: THE BOUND IS BROKEN" in over

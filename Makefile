@@ -2,10 +2,11 @@
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
 # make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
 # make docs: the pages of docs/ and the docstrings as a site, runs/site/index.html.
+# make release: wheel and source archive in dist/, checked as an index would; nothing is published.
 # make matrix: every model type of transformers, tried: docs/architectures.md, hf_graphattn/verified.json.
 # make matrix-floor: verified.json for the lowest version of transformers allowed.
 # make test-floor, make test-latest: the tests with the lowest versions allowed, and with the newest.
-# All set up a virtual environment of their own first: .venv, .venv-floor, .venv-latest.
+# All set up a virtual environment of their own first: .venv, .venv-floor, .venv-latest, .venv-release.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +14,7 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test docs fuzz matrix matrix-floor test-floor test-latest bench lint wheel clean
+.PHONY: demo test docs fuzz matrix matrix-floor test-floor test-latest bench lint wheel release clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
@@ -58,6 +59,17 @@ lint: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m build --wheel
 
+release: .venv-release/.ready
+	rm -rf dist
+	.venv-release/bin/python -m build --no-isolation
+	.venv-release/bin/twine check --strict dist/*
+	.venv-release/bin/cffconvert --validate
+
+.venv-release/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check build hatchling twine cffconvert
+	@touch $@
+
 # torch first and pinned: an open requirement would pick the newest build, several gigabytes of CUDA.
 .venv/.ready: requirements/ci.txt
 .venv-floor/.ready: requirements/floor.txt
@@ -75,4 +87,4 @@ wheel: $(READY)
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-floor .venv-latest build dist runs
+	rm -rf .venv .venv-floor .venv-latest .venv-release build dist runs

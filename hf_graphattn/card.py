@@ -6,22 +6,29 @@ import contextlib
 import dataclasses
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+import torch
+import transformers
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, metadata_load
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedModel
 
 from .adapters import base_model as base_of
+from .adapters import is_adapted
 from .configs import ENTRY
 from .errors import GraphAttentionError, refusal
 from .filters import read_config
 from .reporting import report
+from .usage import checked_example, fenced, own_auto_class, usage
 from .variants import VariantConfig
 from .variants.base import is_sequence
+from .version import __version__
 
 TAGS = ("hf_graphattn", "graph-filter-attention")
+Scalars = dict[tuple[str, str], list[float]]  # by layer and name; a value a head
 
 
 def model_card(
@@ -34,8 +41,11 @@ def model_card(
     tags: Sequence[str] = (),
     language: str | None = None,
     license: str | None = None,
+    tokenizer: Any = None,
+    example: Any = None,
+    training: Mapping[str, object] | None = None,
 ) -> ModelCard:
-    """The card of a patched model; `results` become its model-index.
+    """The card of a patched model, PEFT's too; `results` become its model-index.
 
     Args:
         repo_id: the repository that the card is for; the card shows how to load it from there.
@@ -43,34 +53,71 @@ def model_card(
             it was patched, unless that was a folder).
         datasets: the hub ids of the training data.
         results: a `huggingface_hub.EvalResult` for each metric.
+        license: its id on the hub (default: what the base model's own card says, where the hub's
+            cache has it).
+        tokenizer: what lies beside the model and makes its inputs, a processor too.
+        example: an input for the card's code: a text, a pair of texts, an image of Pillow's, or a
+            sound as (samples, samples a second). With a tokenizer the model computes what the code
+            prints. Of an image and a sound the code reads a file, which `save_repository` and
+            `push_to_hub` write.
+        training: settings of the training, by name.
 
     Raises:
         GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
     config, came_from = read_config(model), _entry(model).get("base_model")
-    repo_id = checked_id("repo_id", repo_id)
+    repo_id, task = checked_id("repo_id", repo_id), _task(model)
     base_model = hub_id(came_from) if base_model is None else checked_id("base_model", base_model)
     if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
         raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
     datasets, tags = _lines("datasets", datasets), _lines("tags", tags)
     for name, value in {"language": language, "license": license}.items():
         _lines(name, [] if value is None else [value])
+    if training is not None and not isinstance(training, Mapping):
+        raise refusal("training", training, "None, or values by their names")
+    license = license or (base_model and license_of(base_model)) or None
+    adapted = is_adapted(model)
+    relation: dict[str, Any] = {}  # no argument of ModelCardData's own
+    if base_model:
+        relation["base_model_relation"] = "adapter" if adapted else "finetune"
     data = ModelCardData(
         base_model=base_model,
         datasets=datasets or None,
         eval_results=list(results) or None,
         language=language,
-        library_name="transformers",
+        library_name="peft" if adapted else "transformers",
         license=license,
         model_name=repo_id.split("/")[-1],
-        pipeline_tag=_task(model),
+        pipeline_tag=task,
         tags=list(dict.fromkeys([*TAGS, config.variant, *tags])),
+        **relation,
     )
-    parts = [_introduction(model, repo_id, base_model), _filter(config), _loading(model, repo_id)]
-    if results:
-        parts.append(_results(results))
-    parts.append(f"## Scalars\n\n```\n{report(model)}\n```")
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n")
+    parts = [
+        _introduction(model, repo_id, base_model),
+        usage(model, task, repo_id, base_model, tokenizer, checked_example(task, example)),
+        "" if adapted else _by_transformers(model, repo_id),
+        _filter(config, _learned(model)),
+        _results(results) if results else "",
+        _training(training or {}),
+        _known(base_model, datasets, license),
+    ]
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, parts)) + "\n")
+
+
+def license_of(model: str, *, fetch: bool = False) -> str | None:
+    """The license that a model's own card states; None if none does, or no card is at hand.
+
+    Args:
+        model: a folder, or a hub id, of which the card is in the cache.
+        fetch: whether a hub's card may be downloaded.
+    """
+    with contextlib.suppress(OSError, ValueError):  # no card; no such model; no hub in reach
+        path = os.path.join(model, "README.md")
+        if not os.path.isdir(model):
+            path = hf_hub_download(model, "README.md", local_files_only=not fetch)
+        found = (metadata_load(path) or {}).get("license")
+        return found if isinstance(found, str) else None
+    return None
 
 
 def _task(model: PreTrainedModel) -> str | None:
@@ -78,10 +125,13 @@ def _task(model: PreTrainedModel) -> str | None:
     from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
 
     name, known = type(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
-    for task, classes in known.items():
-        if any(name in ([each] if isinstance(each, str) else each) for each in classes.values()):
-            return task
-    return None
+    found: list[str | None] = [
+        task
+        for task, classes in known.items()
+        if any(name in ([each] if isinstance(each, str) else each) for each in classes.values())
+    ]
+    # BART's and T5's class fills masks too, and writes first of all.
+    return next((task for task in found if task != "fill-mask"), *found[:1] or [None])
 
 
 def _entry(model: PreTrainedModel) -> dict[str, Any]:
@@ -97,6 +147,7 @@ def _entry(model: PreTrainedModel) -> dict[str, Any]:
 
 def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) -> str:
     origin = f", made from `{base_model}`" if base_model else ""
+    adapter = "An adapter, PEFT's, of a " if is_adapted(model) else ""
     what = (
         "whose layers filter their tokens after self-attention."
         if read_config(model).place
@@ -104,34 +155,94 @@ def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) 
         "`A = softmax(QK^T / sqrt(d))` as a graph and filters the values `V` on it, so that its "
         "output is `H V` instead of `A V`."
     )
+    versions = {
+        "hf_graphattn": __version__,
+        **{m.__name__: m.__version__ for m in (transformers, torch)},
+    }
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
         f"# {repo_id.split('/')[-1]}\n\n"
-        f"`{type(model).__name__}`{origin}, {what} Made with `hf_graphattn`."
+        f"{adapter}`{type(base_of(model)).__name__}`{origin}, {what} Made with {made}."
     )
 
 
-def _filter(config: VariantConfig) -> str:
+def _by_transformers(model: PreTrainedModel, repo_id: str) -> str:
+    name = own_auto_class(model)
+    if name is None:
+        return ""
+    code = f"""from transformers import {name}
+
+model = {name}.from_pretrained("{repo_id}", trust_remote_code=True)"""
+    return (
+        f"Where hf_graphattn is installed, transformers' own class loads it too:\n\n"
+        f"{fenced(code, 'python')}\n\nWithout either, transformers refuses this checkpoint: with "
+        f"plain attention it would be another model."
+    )
+
+
+def _filter(config: VariantConfig, scalars: Scalars) -> str:
+    """The settings; of a learned scalar not where it started, but what has become of it."""
     summary = inspect.cleandoc(type(config).__doc__ or "").split("\n\n")[0].replace("\n", " ")
-    rows = [
-        f"| `{field.name}` | {getattr(config, field.name)} | {field.metadata['help']} |"
-        for field in dataclasses.fields(config)
-    ]
-    table = "\n".join(["| setting | value | meaning |", "|---|---|---|", *rows])
-    return f"## The filter: {config.variant}\n\n{summary}\n\n{table}"
+    rows = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in config.trainable:
+            value = "learned, as below"
+        elif isinstance(value, tuple):
+            value = ", ".join(map(str, value))
+        rows.append(f"| `{field.name}` | {value} | {field.metadata['help']} |")
+    heading = ["| setting | value | meaning |", "|---|---|---|"]
+    parts = [f"## The filter: {config.variant}", summary, "\n".join([*heading, *rows])]
+    if scalars:
+        of = "channels" if config.place else "heads"
+        heading = [
+            f"| layer | scalar | least of its {of} | median | most |",
+            "|---|---|---|---|---|",
+        ]
+        rows = [
+            f"| {layer} | `{name}` | {min(found):.4g} | {median(found):.4g} | {max(found):.4g} |"
+            for (layer, name), found in scalars.items()
+        ]
+        parts += [f"What was learned, over each layer's {of}:", "\n".join([*heading, *rows])]
+    return "\n\n".join(parts)
 
 
-def _loading(model: PreTrainedModel, repo_id: str) -> str:
-    return f"""## Loading
+def _learned(model: PreTrainedModel) -> Scalars:
+    """The learned scalars of each layer; of one that has several values a head, each by itself."""
+    found = {}
+    for row in report(model).rows:
+        layer = row.module if row.layer is None else str(row.layer)
+        for name in row.learned:
+            values = row.scalars[name]
+            if not isinstance(values[0], list):
+                found[layer, name] = values
+                continue
+            for index, column in enumerate(zip(*values, strict=True)):
+                found[layer, f"{name}[{index}]"] = list(column)
+    return found
 
-```python
-import hf_graphattn as ga  # pip install hf_graphattn
 
-model = ga.from_pretrained("{repo_id}")  # {type(model).__name__}
-```
+def _training(settings: Mapping[str, object]) -> str:
+    rows = [f"| {name} | {value} |" for name, value in settings.items()]
+    table = "\n".join(["| setting | value |", "|---|---|", *rows])
+    return f"## Training\n\n{table}" if rows else ""
 
-Or, where hf_graphattn is installed, with transformers alone:
-`AutoModel....from_pretrained("{repo_id}", trust_remote_code=True)`. Without either, transformers
-refuses this checkpoint: with plain attention it would be another model."""
+
+def _known(base_model: str | None, datasets: Sequence[str], license: str | None) -> str:
+    """What can be said of its use and limits without guessing."""
+    lines = []
+    if datasets:
+        lines.append(f"It was trained on {', '.join(f'`{name}`' for name in datasets)}.")
+    if base_model:
+        lines.append(f"What limits `{base_model}` limits it too.")
+    if license is None:
+        bound = "; the base model's terms bind it" if base_model else ""
+        lines.append(
+            f"No license is stated. Whoever publishes this adds one, as `license:` at the head of "
+            f"this file{bound}."
+        )
+    lines.append("What else it may be used for, nobody has examined.")
+    return "## Use and limits\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
 def _results(results: Sequence[EvalResult]) -> str:

@@ -16,9 +16,10 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import PreTrainedModel
 
 from .adapters import refuse_adapted
-from .card import model_card
+from .card import license_of, model_card
 from .errors import path_text, refusal
 from .saving import ModelMethod
+from .usage import save_example
 from .variants.base import is_integer
 
 SIZE = re.compile(r"\d+(\.\d+)?[KMGT]B")  # of a shard
@@ -35,10 +36,13 @@ def save_repository(
 ) -> Path:
     """Write what `push_to_hub` uploads: weights, `config.json`, README.md, the loading module.
 
+    An example that is an image or a sound is written too: the card's code reads it.
+
     Args:
         repo_id: the name by which the card shows how to load it.
         tokenizer: it is saved beside the model, if given. It may be a processor too.
-        about: the card's arguments, as in `model_card`: base_model, datasets, results, license ...
+        about: the card's arguments, as in `model_card`: base_model, datasets, results, license,
+            example ...
 
     Raises:
         GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
@@ -49,6 +53,7 @@ def save_repository(
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+    save_example(about.get("example"), folder)
     card.save(folder / "README.md")
     return folder
 
@@ -74,7 +79,9 @@ def push_to_hub(
     are those of `save_repository`; the others are those of transformers.
     """
     # Refuse before the repository is made.
-    _checked_card(model, repo_id, tokenizer, max_shard_size, about)
+    data: Any = _checked_card(model, repo_id, tokenizer, max_shard_size, about).data
+    if data.license is None and data.base_model is not None:
+        about["license"] = license_of(data.base_model, fetch=True)
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not revision.startswith("refs/pr"):
@@ -110,4 +117,4 @@ def _checked_card(
         raise refusal("tokenizer", tokenizer, "None, or a tokenizer or processor of transformers")
     if not is_integer(size) and not (isinstance(size, str) and SIZE.fullmatch(size)):
         raise refusal("max_shard_size", size, "a number of bytes, or text such as '5GB'")
-    return model_card(model, repo_id, **about)
+    return model_card(model, repo_id, tokenizer=tokenizer, **about)

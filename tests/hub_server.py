@@ -105,6 +105,11 @@ class HubServer:
         self.repositories[repo].append((sha, files))
         return sha
 
+    def add(self, repo: str, folder: Path) -> None:
+        """A repository of one commit with a folder's files."""
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self.repositories[repo] = [(hashlib.sha1(repo.encode()).hexdigest(), files)]
+
     def revision(self, repo: str, name: str) -> tuple[str, Files] | None:
         commits = self.repositories.get(repo) or []
         if name == "main" and commits:

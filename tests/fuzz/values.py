@@ -180,6 +180,8 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "license": text,
     "results": a((), [EvalResult("t", "d", "D", "m", 0.5)], EvalResult("t", "d", "D", "m", 1)),
     "tokenizer": a(None),
+    "example": a(None, "a text", ("a", "text")),
+    "training": a(None, {}, {"learning_rate": 0.1}),
     "max_shard_size": a("50GB", "20KB", 10_000),
     **OF_THE_HUB,
     "learning_rate": rates,

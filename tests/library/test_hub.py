@@ -122,7 +122,7 @@ def test_push_explain_and_load(hub: HubServer, folder: Path) -> None:
         'ga.from_pretrained("user/tiny")',
         "trust_remote_code=True",
         "license: mit",
-        "w_K*",
+        "| 1 | `w_K` | 0.3 | 0.3 | 0.3 |",
     ):
         assert words in card, words
     reader = Person(hub, folder / "reader")

@@ -1,0 +1,254 @@
+"""The model card: what it says is so, and the hub's own client reads it as it was meant."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import warm
+import yaml
+from cards import CONFIG, KINDS, blocks, made
+from hub_server import HubServer
+from huggingface_hub import EvalResult, ModelCard, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from peft import LoraConfig, get_peft_model
+from tiny import MODELS, build
+from transformers import PreTrainedModel
+
+import hf_graphattn as ga
+
+RESULTS = [
+    EvalResult("text-classification", "glue", "CoLA", name, value, dataset_split="validation")
+    for name, value in (("matthews_correlation", 0.25), ("accuracy", 0.5))
+]
+
+
+def patched(config: ga.VariantConfig | None = None, **how: Any) -> PreTrainedModel:
+    return ga.patch_model(build("BERT", **how), config or ga.GFSAConfig())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_task_is_that_of_the_class_and_the_code_is_for_it(kind: str) -> None:
+    model, processor, example = made(kind)
+    card = ga.model_card(model, "user/name", tokenizer=processor, example=example)
+    assert card.data.pipeline_tag == KINDS[kind][0]
+    code, with_transformers = blocks(f"{card}", "python")
+    (printed,) = blocks(f"{card}", "text")
+    assert printed
+    assert "...." not in f"{card}"
+    name = with_transformers.split()[3]  # from transformers import NAME
+    assert f'{name}.from_pretrained("user/name", trust_remote_code=True)' in with_transformers
+    assert 'ga.from_pretrained("user/name")' in code
+
+
+def test_the_hubs_client_reads_every_field_back(tmp_path: Path) -> None:
+    given = {
+        "base_model": "google-bert/bert-base-uncased",
+        "datasets": ["nyu-mll/glue"],
+        "language": "en",
+        "license": "apache-2.0",
+    }
+    card = ga.model_card(patched(), "user/name", results=RESULTS, tags=["own"], **given)
+    card.save(tmp_path / "README.md")
+    found = ModelCard.load(tmp_path / "README.md").data
+    assert {name: getattr(found, name) for name in given} == given
+    assert (found.library_name, found.pipeline_tag) == ("transformers", "text-classification")
+    assert (found.model_name, found.base_model_relation) == ("name", "finetune")
+    assert found.tags == ["hf_graphattn", "graph-filter-attention", "gfsa", "own"]
+    assert [(each.metric_type, each.metric_value) for each in found.eval_results] == [
+        (each.metric_type, each.metric_value) for each in RESULTS
+    ]
+    read: Any = metadata_load(tmp_path / "README.md")
+    assert read == card.data.to_dict() == yaml.safe_load(card.data.to_yaml())
+    name, results = model_index_to_eval_results(read["model-index"])
+    assert (name, {each.dataset_split for each in results}) == ("name", {"validation"})
+    assert "| CoLA | validation | accuracy | 0.5000 |" in f"{card}"
+
+
+def test_learned_scalars_are_as_they_are_now_and_not_as_they_began() -> None:
+    model = patched(ga.GFSAConfig(w_0=0.125, w_K=0.75, trainable=("w_K",)))
+    values = [torch.linspace(-1, 1, p.numel()) * 0.3 for _, p in ga.filter_parameters(model)]
+    for (_, parameter), value in zip(ga.filter_parameters(model), values, strict=True):
+        parameter.data.copy_(value)
+    text = f"{ga.model_card(model, 'user/name')}"
+    for layer, value in enumerate(values):
+        least, most = float(value.min()), float(value.max())
+        row = f"| {layer} | `w_K` | {least:.4g} | {median(value.tolist()):.4g} | {most:.4g} |"
+        assert row in text
+    assert "| `w_0` | 0.125 |" in text  # not learned
+    assert "0.75" not in text
+
+
+def test_a_scalar_of_several_values_a_head_has_a_row_for_each() -> None:
+    text = f"{ga.model_card(patched(ga.PolynomialConfig(coefficients=(0, 1, 0.5))), 'user/name')}"
+    for index, value in enumerate(("0", "1", "0.5")):
+        assert f"| 1 | `coefficients[{index}]` | {value} | {value} | {value} |" in text
+    fixed = f"{ga.model_card(patched(ga.LaplacianConfig(step=0.3)), 'user/name')}"
+    assert "What was learned" not in fixed
+    assert "| `step` | 0.3 |" in fixed
+
+
+def test_the_license_is_the_one_given_or_the_base_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hf_graphattn import card as module
+
+    base = tmp_path / "README.md"
+    base.write_text("---\nlicense: mit\n---\n")
+    assert module.license_of(str(tmp_path)) == "mit"
+    monkeypatch.setattr(module, "hf_hub_download", lambda *_, **__: str(base))
+    told = {"base_model": "user/base"}
+    assert ga.model_card(patched(), "user/name", **told).data.license == "mit"
+    assert ga.model_card(patched(), "user/name", license="bsd", **told).data.license == "bsd"
+    for text in ("no metadata\n", "---\nlicense: [a, b]\n---\n"):
+        base.write_text(text)
+        card = ga.model_card(patched(), "user/name", **told)
+        assert card.data.license is None
+        assert "Whoever publishes this adds one, as `license:`" in card.text
+    base.unlink()
+    assert module.license_of(str(tmp_path)) is None
+    assert "No license is stated" not in ga.model_card(patched(), "user/x", license="mit").text
+
+
+def test_the_settings_of_training_are_shown() -> None:
+    told = {"learning_rate": 0.002, "seed": 7}
+    text = f"{ga.model_card(patched(), 'user/name', training=told)}"
+    assert "## Training" in text
+    assert "| learning_rate | 0.002 |\n| seed | 7 |" in text
+    assert "## Training" not in f"{ga.model_card(patched(), 'user/name')}"
+
+
+def test_an_adapter_has_a_card_that_loads_it() -> None:
+    model = patched(id2label={0: "no", 1: "yes"})
+    adapted = get_peft_model(
+        model, LoraConfig(target_modules=["query"], modules_to_save=ga.peft_modules(model))
+    )
+    card = ga.model_card(adapted, "user/adapter", base_model="user/base")
+    assert (card.data.library_name, card.data.base_model_relation) == ("peft", "adapter")
+    assert card.data.pipeline_tag == "text-classification"
+    (code,) = blocks(f"{card}", "python")
+    loads = """
+base = AutoModelForSequenceClassification.from_pretrained("user/base", id2label={0: 'no', 1: 'yes'})
+model = ga.load_peft(base, "user/adapter")
+"""
+    assert loads in code
+
+
+@pytest.mark.parametrize(
+    ("kind", "example", "words"),
+    [
+        ("label", 3, "example is 'int'; allowed: for text-classification a text, or a pair"),
+        ("label", ("a", "b", "c"), "a text, or a pair of texts"),
+        ("label", "", "a text, or a pair of texts"),
+        ("image", "file.png", "for image-classification an image of Pillow's"),
+        ("sound", np.zeros(9), "a pair: samples, and how many there are in a second"),
+    ],
+)
+def test_another_kind_of_input_is_refused(kind: str, example: Any, words: str) -> None:
+    model, processor, _ = made(kind)
+    with pytest.raises(ga.GraphAttentionError, match=words):
+        ga.model_card(model, "user/name", tokenizer=processor, example=example)
+
+
+def test_training_given_as_anything_but_names_and_values_is_refused() -> None:
+    with pytest.raises(
+        ga.GraphAttentionError, match=r"training is \[1\]; allowed: None, or values"
+    ):
+        ga.model_card(patched(), "user/name", training=[1])  # type: ignore[arg-type]
+
+
+def test_code_that_fails_here_is_shown_without_output_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, _, example = made("label")
+    model.bert.encoder.layer[0].train()
+    modes = [module.training for module in model.modules()]
+
+    def tokenizer(*_: Any, **__: Any) -> Any:
+        raise KeyError("nothing")
+
+    with caplog.at_level(logging.WARNING, "hf_graphattn"):
+        card = ga.model_card(model, "user/name", tokenizer=tokenizer, example=example)
+    assert "the card shows no output, since its code failed here: KeyError" in caplog.text
+    assert not blocks(f"{card}", "text")
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_without_a_tokenizer_the_base_models_makes_the_inputs() -> None:
+    of_base = f"{ga.model_card(patched(), 'user/name', base_model='user/base')}"
+    assert 'AutoTokenizer.from_pretrained("user/base")' in of_base
+    assert "AutoTokenizer" not in f"{ga.model_card(patched(), 'user/name')}"
+    model = ga.patch_model(MODELS["BERT"](head="Model"), ga.GFSAConfig())
+    card = ga.model_card(
+        model, "user/name", base_model="user/base", example="A model with no task."
+    )
+    assert card.data.pipeline_tag is None
+    assert "AutoModel.from_pretrained" in f"{card}"
+    assert "inputs" not in f"{card}"
+
+
+RUN = """
+import contextlib, io, sys
+from pathlib import Path
+from huggingface_hub import hf_hub_download
+sys.path.append({tests!r})
+from cards import blocks
+for repo in {repos!r}:
+    card = Path(hf_hub_download(repo, "README.md")).read_text("utf-8")
+    code, *others = blocks(card, "python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {{}})
+    for said in blocks(card, "text"):
+        assert printed.getvalue() == said + chr(10), (repo, said, printed.getvalue())
+    assert printed.getvalue(), repo
+    for other in others:
+        exec(other, {{}})
+    print("ran", repo)
+"""
+ALONE = ("label", "mask", "image", "sound")  # without an input, where the code differs
+
+
+def test_the_code_runs_as_printed_and_prints_what_the_card_says(tmp_path: Path) -> None:
+    """Of every kind of model, with an input and without one, and of an adapter."""
+    with HubServer() as hub:
+        for kind in KINDS:
+            model, processor, example = made(kind)
+            for name, given in {kind: example, f"{kind}-alone": None}.items():
+                if given is not None or kind in ALONE:
+                    repo, folder = f"user/{name}", tmp_path / name
+                    ga.save_repository(model, folder, repo, tokenizer=processor, example=given)
+                    hub.add(repo, folder)
+        add_adapter(hub, tmp_path)
+        repos = sorted({*hub.repositories} - {"user/base"})
+        code = RUN.format(repos=repos, tests=str(Path(__file__).parents[1]))
+        command = [warm.python("transformers"), "-c", code]
+        done = subprocess.run(
+            command, env=hub.environment(tmp_path), capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert len(repos) == done.stdout.count("ran user/") == len(KINDS) + len(ALONE) + 1
+
+
+def add_adapter(hub: HubServer, folder: Path) -> None:
+    """LoRA with filters of its own, and its base."""
+    plain, processor, example = KINDS["label"][1]()
+    plain.save_pretrained(folder / "base")
+    hub.add("user/base", folder / "base")
+    model = ga.patch_model(plain, CONFIG)
+    saved = [*ga.peft_modules(model), "classifier"]
+    adapted = get_peft_model(
+        model, LoraConfig(target_modules=["query"], modules_to_save=saved, init_lora_weights=False)
+    )
+    adapted.save_pretrained(folder / "adapter")
+    ga.save_filters(adapted, folder / "adapter")
+    processor.save_pretrained(folder / "adapter")
+    given = {"base_model": "user/base", "tokenizer": processor, "example": example}
+    ga.model_card(adapted, "user/adapter", **given).save(folder / "adapter" / "README.md")
+    hub.add("user/adapter", folder / "adapter")

@@ -1,8 +1,8 @@
 """Train or fine-tune a model that classifies images, plain or with a graph filter in its attention.
 
-    accelerate launch finetune/image_classification.py --task_name cifar10 \
+    accelerate launch finetune/image_classification.py --task_name cifar10 \\
         --model_name_or_path google/vit-base-patch16-224-in21k --variant gfsa --output_dir runs/c
-    accelerate launch finetune/image_classification.py --train_dir photos --train_val_split 0.1 \
+    accelerate launch finetune/image_classification.py --train_dir photos --train_val_split 0.1 \\
         --model_type vit --config_overrides image_size=64,patch_size=8 --output_dir runs/photos
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from finetune.errors import exit_with
 from finetune.settings.images import ImageDataArguments, ImageModelArguments
 from finetune.settings.schema import Schema
 
-SCHEMA = Schema(ImageDataArguments, ImageModelArguments)
+SCHEMA = Schema(ImageDataArguments, ImageModelArguments, description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -35,12 +36,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             task, rows = image_rows.load(settings.data, settings.train.do_predict)
         config, label_order = images.load_config(settings.model, task)
         processor = images.load_processor(settings.model, config)
-        mode = images.MODES[images.channels(config)]
+        channels = images.channels(config)
+        mode = images.MODES[channels]
+        size = images.size_of(processor, mode)
         batches = data.loaders(
             task,
             rows,
             processor,
-            images.size_of(processor, mode),
+            size,
             mode,
             label_order,
             settings.data,
@@ -50,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         model = loading.load_model(
             settings, config, AutoModelForImageClassification, ignore_mismatched_sizes=mismatched
         )
+        images.check_pixels(model, (channels, *size))
         model = tuning.tuned(model, settings.filter)
         objective = ImageLabels(task, label_order, settings.data.label_smoothing)
         work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
@@ -57,4 +61,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -16,7 +16,6 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from accelerate.utils import tqdm
 from datasets import Dataset
 from PIL.Image import Image
 from torch import Tensor
@@ -29,6 +28,7 @@ from finetune.data.wording import Words, reason, refusal
 from finetune.errors import Refused
 from finetune.settings.images import ImageDataArguments
 from finetune.settings.training import TrainArguments
+from finetune.terminal import tqdm
 from tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -184,6 +184,7 @@ def loaders(
         Collate(processor),
         sampler,
         workers=arguments.dataloader_num_workers,
+        example=found[task.validation_splits[0].name][0]["image"],
     )
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from accelerate.utils import tqdm
 from datasets import Dataset, DatasetDict, DatasetInfo, Features, load_dataset
 from datasets.table import InMemoryTable, cast_table_to_schema
 
@@ -28,6 +27,7 @@ from finetune.data import local
 from finetune.data.orders import Drawn
 from finetune.data.wording import reason, refusal
 from finetune.errors import Refused
+from finetune.terminal import tqdm
 from tasks import Task
 
 DIGITS = 16

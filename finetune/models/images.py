@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import transformers
 from PIL import Image
+from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, PreTrainedConfig
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as CLASSIFYING,
 )
 
-from finetune.errors import refusal
-from finetune.models.loading import labelled, untrained_config
+from finetune.errors import Refused, refusal
+from finetune.models.loading import labelled, pretrained, untrained_config
 from finetune.settings.images import ImageModelArguments
 from tasks import Task
+from tasks.refusals import reason
+
+logger = logging.getLogger(__name__)
 
 # Numbers must not depend on whether torchvision is installed, whose processors round otherwise.
 BACKEND = "pil"
@@ -28,7 +35,9 @@ def load_config(arguments: ImageModelArguments, task: Task) -> tuple[PreTrainedC
     Raises ``ValueError`` if the model's type cannot classify images, or takes other channels.
     """
     path = arguments.model_name_or_path
-    config = untrained_config(arguments) if path is None else AutoConfig.from_pretrained(path)
+    config = (
+        untrained_config(arguments) if path is None else pretrained(AutoConfig, path, arguments)
+    )
     if config.model_type not in CLASSIFYING:
         raise refusal(
             "model_type" if path is None else "model_name_or_path",
@@ -56,17 +65,16 @@ def load_processor(arguments: ImageModelArguments, config: PreTrainedConfig) -> 
     """
     name = arguments.image_processor_name or arguments.model_name_or_path or arguments.config_name
     if name is None:
-        kind = IMAGE_PROCESSOR_MAPPING_NAMES[config.model_type][BACKEND]
-        processor = getattr(transformers, str(kind))()
+        processor = _of_type(config.model_type)
     else:
         try:
-            processor = AutoImageProcessor.from_pretrained(name, backend=BACKEND)
-        except (OSError, ValueError) as error:
+            processor = pretrained(AutoImageProcessor, name, arguments, backend=BACKEND)
+        except Refused as error:
             raise refusal(
                 "image_processor_name",
                 arguments.image_processor_name,
                 f"a hub id or folder with a preprocessor_config.json, as {name} has not",
-                f"Name one. transformers said: {' '.join(str(error).split())[:300]}",
+                f"Name one. transformers said: {reason(error.__cause__ or error)}",
             ) from None
     if arguments.model_name_or_path is None and arguments.image_processor_name is None:
         processor = _fitted(processor, config)
@@ -82,9 +90,63 @@ def load_processor(arguments: ImageModelArguments, config: PreTrainedConfig) -> 
 
 
 def size_of(processor: Any, mode: str) -> tuple[int, int]:
-    """Height and width of the images that it makes of square ones."""
-    pixels = processor(Image.new(mode, (64, 64)), return_tensors="pt")["pixel_values"]
+    """Height and width of the images that it makes of square ones.
+
+    Raises ``ValueError`` if it makes none.
+    """
+    try:
+        pixels = processor(Image.new(mode, (64, 64)), return_tensors="pt")["pixel_values"]
+    except Exception as error:  # of whatever a processor lacks that was made from its defaults
+        raise refusal(
+            "the image processor",
+            type(processor).__name__,
+            f"one that makes pixel values of images of mode {mode}",
+            f"Name another one: --image_processor_name. It said: {reason(error)}",
+        ) from None
     return pixels.shape[-2], pixels.shape[-1]
+
+
+def check_pixels(model: nn.Module, shape: Sequence[int]) -> None:
+    """Refuse a model that cannot read images of this shape, (channels, height, width).
+
+    Rows and columns at the edge on which no output depends, as where the size is no multiple of
+    the patch's, are told in a warning.
+    """
+    noise = torch.randn((1, *shape), generator=torch.Generator().manual_seed(0))
+    noise.requires_grad_()
+    is_training = model.training
+    try:
+        with torch.enable_grad():
+            logits = model.eval()(pixel_values=noise).logits
+            (seen,) = torch.autograd.grad(logits.square().sum(), noise)
+    except Exception as error:  # of whichever layer the size does not fit
+        raise refusal(
+            "the model",
+            type(model).__name__,
+            f"one that reads images of {shape[-2]} x {shape[-1]} pixels in {shape[0]} channels",
+            f"Change --config_overrides, or the image processor. It said: {reason(error)}",
+        ) from None
+    finally:
+        model.train(is_training)
+    unseen = [int((~seen.any(dim=each)).sum()) for each in ((0, 1, 3), (0, 1, 2))]
+    if seen.any() and any(unseen):
+        logger.warning(
+            f"The model does not see {unseen[0]} rows and {unseen[1]} columns of pixels of images "
+            f"of {shape[-2]} x {shape[-1]}: choose a size that is a multiple of its patches'."
+        )
+
+
+def _of_type(kind: str) -> Any:
+    """The image processor of a type of models, as it is by default."""
+    try:
+        return getattr(transformers, str(IMAGE_PROCESSOR_MAPPING_NAMES[kind][BACKEND]))()
+    except (ImportError, KeyError) as error:
+        raise refusal(
+            "model_type",
+            kind,
+            "a type whose image processor can be made from nothing",
+            f"Choose another, or name a processor: --image_processor_name. {reason(error)}",
+        ) from None
 
 
 def _fitted(processor: Any, config: PreTrainedConfig) -> Any:

@@ -176,3 +176,40 @@ def test_a_share_of_each_class_is_held_out_the_same_for_every_seed(tmp_path: Pat
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     resumed_as_if_never_stopped(tmp_path, "--label_smoothing", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "said"),
+    [
+        (
+            "vit",
+            "image_size=8,patch_size=16",
+            "the model is 'ViTForImageClassification'; allowed: one that reads images of 8 x 8 "
+            "pixels in 3 channels. Change --config_overrides, or the image processor. It said:",
+        ),
+        (
+            "imagegpt",
+            "n_layer=1",
+            "the image processor is 'ImageGPTImageProcessorPil'; allowed: one that makes pixel "
+            "values of images of mode RGB. Name another one: --image_processor_name. It said:",
+        ),
+    ],
+)
+def test_models_from_nothing_that_cannot_read_the_images(
+    tmp_path: Path, kind: str, overrides: str, said: str
+) -> None:
+    argv = replaced(flags(tmp_path), model_type=kind, config_overrides=overrides)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        image_classification.main(argv)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("size", "unseen"), [(8, None), (10, 2)])
+def test_pixels_that_the_model_does_not_see_are_told(
+    tmp_path: Path, size: int, unseen: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    overrides = VIT.replace("image_size=8", f"image_size={size}")
+    image_classification.main(replaced(flags(tmp_path), config_overrides=overrides))
+    told = [text for text in caplog.messages if "does not see" in text]
+    assert [f"{unseen} rows and {unseen} columns" in text for text in told] == [True] * bool(unseen)

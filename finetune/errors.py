@@ -16,7 +16,7 @@ from typing import NoReturn
 DEBUG = "--debug"  # the flag that shows where an error comes from
 WRONG, INTERRUPTED = 2, 130  # exit codes
 STOPPED = "Stopped. With --resume_from_checkpoint last it goes on from its last checkpoint, if any."
-FIRST_WORD = 2.0  # seconds in which the first of several processes has told an error
+FIRST_WORD = 10.0  # seconds in which the first of several processes has told an error and ended
 
 
 class ToldError(Exception):

@@ -14,10 +14,11 @@ from typing import Any
 from datasets import DatasetDict
 
 from tasks import Split, Task, demo_lm
-from tasks.metrics import LOSS, PERPLEXITY, WORD_PERPLEXITY
+from tasks.metrics import BITS_PER_BYTE, LOSS, PERPLEXITY, WORD_PERPLEXITY
 
 FAMILY = "lm"
-METRICS = (LOSS, PERPLEXITY, WORD_PERPLEXITY)  # the last is measured on word-level texts only
+# Perplexity a word is measured on word-level texts only, bits a byte without unknown tokens only.
+METRICS = (LOSS, PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
 
 
 def language_task(name: str, text_column: str, **others: Any) -> Task:
@@ -76,18 +77,26 @@ def own_task(text_column: str, rows: DatasetDict | None = None, **others: Any) -
     return language_task("own_text", text_column, builder=builder, **others)
 
 
-def perplexities(nats: float, tokens: int, words_per_token: float | None) -> dict[str, float]:
-    """Return ``loss`` (nats a token), ``perplexity``, and ``word_perplexity`` if words are known.
+def perplexities(
+    nats: float,
+    tokens: int,
+    words_per_token: float | None = None,
+    bytes_per_token: float | None = None,
+) -> dict[str, float]:
+    """Return ``loss`` (nats a token), ``perplexity``, ``word_perplexity`` and ``bits_per_byte``.
 
     Args:
         nats: negative log-probability, summed over the predicted tokens.
         tokens: number of predicted tokens, at least 1.
         words_per_token: words of the text over its tokens, or None.
+        bytes_per_token: bytes of the text over its tokens, or None.
     """
     loss = nats / tokens
     found = {"loss": loss, "perplexity": _exp(loss)}
     if words_per_token is not None:
         found["word_perplexity"] = _exp(loss / words_per_token)
+    if bytes_per_token is not None:
+        found["bits_per_byte"] = loss / bytes_per_token / math.log(2)
     return found
 
 
@@ -96,6 +105,11 @@ def _exp(value: float) -> float:
         return math.exp(value)
     except OverflowError:
         return math.inf
+
+
+def count_bytes(text: str, row_end: str) -> int:
+    """Count the bytes of one row in UTF-8; a token that ends it stands for the end of its line."""
+    return len(text.encode()) + (row_end == "eos")
 
 
 def words(text: str, row_end: str) -> int:

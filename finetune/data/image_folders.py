@@ -19,6 +19,21 @@ def read(folders: Mapping[str, str | None]) -> DatasetDict:
     return DatasetDict({name: _split(name, Path(p)) for name, p in folders.items() if p})
 
 
+def refuse_as_data_set(folder: Path) -> None:
+    """Raise ``Refused`` for a folder of images where one of the hub's layout is asked for."""
+    has_table = (folder / "README.md").is_file() or any(folder.rglob("*.parquet"))
+    if has_table or not any(map(_is_image, folder.rglob("*"))):
+        return
+    parts = {f"{name}_dir": folder / name for name in ("train", "validation")}
+    parts = {flag: path for flag, path in parts.items() if path.is_dir()} or {"train_dir": folder}
+    raise refusal(
+        "dataset_name",
+        str(folder),
+        "a hub id, or a local folder of its layout; this one holds images",
+        f"Give {' '.join(f'--{flag} {path}' for flag, path in parts.items())} instead.",
+    )
+
+
 def _split(name: str, folder: Path) -> Dataset:
     argument = f"{name}_dir"
     if not folder.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -59,6 +60,9 @@ def _read(arguments: ImageDataArguments, take: sources.Take | None) -> tuple[Tas
         if arguments.max_train_samples or arguments.max_eval_samples:
             rows = rows.shuffle(seed=0)  # sorted by class, the first rows are of the first ones
         return sources.with_metrics(_own_task(rows), arguments.metric), rows
+
+    if arguments.dataset_name is not None and Path(arguments.dataset_name).is_dir():
+        image_folders.refuse_as_data_set(Path(arguments.dataset_name))
 
     def adapt(task: Task) -> Task:
         config = arguments.dataset_config_name

@@ -19,7 +19,7 @@ from finetune.data import rows as row_checks
 from finetune.data.loaders import Loaders, of_splits
 from finetune.data.windows import Blocks, Offsets, Windows, pad
 from finetune.errors import refusal
-from finetune.settings.language import LanguageDataArguments
+from finetune.settings.language import HELD_OUT, LanguageDataArguments
 from finetune.settings.training import TrainArguments
 from tasks import Task, lm
 
@@ -33,10 +33,13 @@ class Text:
     Attributes:
         tokens: int32 of shape (total,).
         words: the text's words, ends of lines included; None if it is not word-level.
+        bytes: the text's length in UTF-8; None if it has tokens that are unknown, which stand for
+            any bytes.
     """
 
     tokens: Tensor
     words: int | None
+    bytes: int | None = None
 
 
 def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, DatasetDict]:
@@ -59,8 +62,19 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
         if set(task.text_columns) <= set(split.column_names):
             # Before a split is cut off, while its rows are still those of its files.
             columns.check_text(task, name, split, blank_cells=True)
-    rows = row_checks.with_validation(task, rows, arguments.validation_split_percentage)
+    share = arguments.validation_split_percentage
+    if share is None and arguments.task_name is None and _lacks_validation(task, rows):
+        share = HELD_OUT
+        logger.info(
+            f"No validation text is given: the last {share} per cent of the training rows are held "
+            "out for it; --validation_split_percentage says how many."
+        )
+    rows = row_checks.with_validation(task, rows, share)
     return task, checked(task, rows, arguments, predict)
+
+
+def _lacks_validation(task: Task, rows: DatasetDict) -> bool:
+    return task.train_split in rows and task.validation_splits[0].name not in rows
 
 
 def checked(
@@ -179,17 +193,24 @@ def _text(task: Task, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Text
         lines = [_line(task, text) for text in batch[column]]
         # No warning about length: the rows are cut into blocks later.
         encoded = tokenizer(lines, add_special_tokens=False, verbose=False)["input_ids"]
-        counts = [lm.words(line, task.row_end) for line in lines]
-        return {"input_ids": [ids + last for ids in encoded], "words": counts}
+        return {
+            "input_ids": [ids + last for ids in encoded],
+            "words": [lm.words(line, task.row_end) for line in lines],
+            "bytes": [lm.count_bytes(line, task.row_end) for line in lines],
+            "unknown": [ids.count(tokenizer.unk_token_id) for ids in encoded],
+        }
 
-    features = Features({"input_ids": List(Value("int32")), "words": Value("int32")})
+    counts = {name: Value("int64") for name in ("words", "bytes", "unknown")}
+    features = Features({"input_ids": List(Value("int32")), **counts})
     encoded = rows.map(
         encode, batched=True, remove_columns=[column], features=features, desc="Tokenising"
     )
     chunks = encoded.data.column("input_ids").chunks
     tokens = np.concatenate([chunk.flatten().to_numpy() for chunk in chunks])
-    words = int(encoded.data.column("words").to_numpy().sum()) if task.word_level else None
-    return Text(torch.from_numpy(tokens), words)
+    words, bytes_, unknown = (int(encoded.data.column(n).to_numpy().sum()) for n in counts)
+    return Text(
+        torch.from_numpy(tokens), words if task.word_level else None, None if unknown else bytes_
+    )
 
 
 def _line(task: Task, text: str | None) -> str:

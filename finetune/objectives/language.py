@@ -96,9 +96,10 @@ def measure_text(
         asked: metrics of the most likely next tokens, beside the perplexities.
 
     Returns:
-        ``loss`` (nats a token), ``perplexity``, and for a word-level text ``word_perplexity``,
-        which is exp(loss * tokens / words); as counts ``predicted_tokens``, the denominator of the
-        first two, ``tokens`` of the whole text, and ``words``.
+        ``loss`` (nats a token), ``perplexity``, for a word-level text ``word_perplexity``, which is
+        exp(loss * tokens / words), and ``bits_per_byte``, loss * tokens / bytes in bits; as counts
+        ``predicted_tokens``, the denominator of the first two, ``tokens`` of the whole text,
+        ``words`` and ``bytes``.
 
     Raises:
         DivergedError: if the model's logits are NaN.
@@ -107,11 +108,13 @@ def measure_text(
     if math.isnan(read.nats):
         raise diverged_logits()
     total = len(text.tokens)
-    found = perplexities(read.nats, read.predicted, text.words and text.words / total)
+    counted = {"words": text.words, "bytes": text.bytes}
+    known = {name: count for name, count in counted.items() if count}
+    shares = {f"{name}_per_token": count / total for name, count in known.items()}
+    found = perplexities(read.nats, read.predicted, **shares)
     if asked:
         found |= scores(asked, *np.concatenate(read.tokens, axis=1))
-    counts = {"predicted_tokens": read.predicted, "tokens": total}
-    counts |= {} if text.words is None else {"words": text.words}
+    counts = {"predicted_tokens": read.predicted, "tokens": total, **known}
     return Measured(found, counts=counts)
 
 

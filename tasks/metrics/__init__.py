@@ -38,6 +38,7 @@ LOSS = Metric("loss", False)
 PERPLEXITY = Metric("perplexity", False)
 WORD_PERPLEXITY = Metric("word_perplexity", False)
 # The share of labels among the five that score highest.
+BITS_PER_BYTE = Metric("bits_per_byte", False)
 TOP5 = Metric("top5_accuracy", True, title="top-5 accuracy")
 UNKNOWN = Metric("unknown", False)  # the share of generated texts that are no label's word
 
@@ -45,7 +46,7 @@ ROWS = {
     metric.name: metric
     for metric in (
         *(ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR, WER, CER),
-        *(LOSS, PERPLEXITY, WORD_PERPLEXITY, TOP5, UNKNOWN),
+        *(LOSS, PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE, TOP5, UNKNOWN),
     )
 }
 

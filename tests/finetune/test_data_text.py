@@ -264,7 +264,7 @@ def test_refusals_of_sources(tmp_path: Path, tokenizer) -> None:
         ({"task_name": "cola"}, "known tasks for finetune/lm.py: ptb, .*Run it with finetune/glue"),
         ({"train_file": str(empty)}, "empty.txt'; allowed: a file with rows; it is empty"),
         ({"train_file": str(tmp_path / "x.md")}, "an existing file, .csv, .json, .jsonl, .parquet"),
-        ({"train_file": str(words)}, "without split 'validation'"),
+        ({"train_file": str(words)}, "validation_split_percentage is 5; .*, or a validation_file"),
         ({"train_file": str(numbers)}, "text_column is None; allowed: one of .*: number, other"),
         (
             {"train_file": str(numbers), "text_column": "number", "validation_file": str(numbers)},

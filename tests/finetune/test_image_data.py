@@ -15,6 +15,7 @@ from image_runs import CLASSES, VIT, flags, pixels, replaced, save_folder
 from PIL import Image
 
 from finetune import image_classification
+from finetune.errors import Refused
 from finetune.models import loading
 
 Change = Callable[[Path], object]
@@ -108,6 +109,16 @@ def test_folders_that_cannot_be_used(
     change, said = BAD_FOLDERS[name]
     change(tmp_path)
     assert refused(tmp_path, monkeypatch, argv).startswith(said)
+
+
+def test_a_folder_of_images_given_as_a_data_set_is_told_its_flags(tmp_path: Path) -> None:
+    argv = replaced(flags(tmp_path), train_dir=None, validation_dir=None)
+    for name, said in (
+        ("train", f"Give --train_dir {tmp_path}/train instead"),
+        ("", f"Give --train_dir {tmp_path}/train --validation_dir {tmp_path}/validation instead"),
+    ):
+        with pytest.raises(Refused, match=f"dataset_name is .*this one holds images. {said}"):
+            image_classification.main([*argv, "--dataset_name", str(tmp_path / name)])
 
 
 IMAGE = {"bytes": b"no image", "path": "a.png"}

@@ -16,9 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import hf_graphattn as ga
 import tasks
 from finetune import lm
+from finetune.data import text
 from finetune.data.text import Text
 from finetune.data.windows import Windows, pad
+from finetune.models.language import character_tokenizer
 from finetune.objectives import language
+from finetune.settings.language import LanguageDataArguments
 from tasks.lm import perplexities
 from tests import tiny
 
@@ -75,7 +78,7 @@ def test_both_protocols_equal_a_plain_computation(stride: int | None, variant: A
     accelerator = Accelerator(cpu=True)
     loader = DataLoader(Windows(ids.int(), 16, stride), 5, collate_fn=pad)
     measured = language.measure_text(
-        model, accelerator.prepare(loader), Text(ids.int(), 40), accelerator, "test"
+        model, accelerator.prepare(loader), Text(ids.int(), 40, 309), accelerator, "test"
     )
     found = {**measured.metrics, **measured.counts}
     with torch.no_grad():
@@ -84,14 +87,16 @@ def test_both_protocols_equal_a_plain_computation(stride: int | None, variant: A
     assert found["perplexity"] == pytest.approx(math.exp(loss), abs=1e-4)
     assert found["word_perplexity"] == pytest.approx(math.exp(loss * 103 / 40), rel=1e-4)
     assert found["predicted_tokens"] == (103 - 7 if stride is None else 102)
-    assert (found["tokens"], found["words"]) == (103, 40)
+    assert found["bits_per_byte"] == pytest.approx(loss / math.log(2) / 3, rel=1e-5)
+    assert (found["tokens"], found["words"], found["bytes"]) == (103, 40, 309)
 
 
 def test_perplexity_of_a_model_that_knows_nothing() -> None:
     found = perplexities(nats=8 * math.log(50), tokens=8, words_per_token=0.5)
     assert found["perplexity"] == pytest.approx(50)
     assert found["word_perplexity"] == pytest.approx(2500)
-    assert "word_perplexity" not in perplexities(1.0, 1, None)
+    assert perplexities(8 * math.log(16), 8, bytes_per_token=2)["bits_per_byte"] == pytest.approx(2)
+    assert perplexities(1.0, 1).keys() == {"loss", "perplexity"}
     assert perplexities(1e6, 1, None)["perplexity"] == math.inf
 
 
@@ -104,6 +109,9 @@ def test_from_nothing_with_a_filter(tmp_path: Path, sentences: str) -> None:
     assert results["eval_tokens"] == total
     assert results["train_blocks"] * 32 + results["train_left_over_tokens"] == total
     assert "eval_word_perplexity" not in results
+    assert results["eval_bytes"] == total  # of these characters each is one
+    assert results["eval_bits_per_byte"] == pytest.approx(results["eval_loss"] / math.log(2))
+    assert results["greater_is_better"]["eval_bits_per_byte"] is False
     model = ga.from_pretrained(tmp_path, auto_class=AutoModelForCausalLM).eval()
     assert model.config.use_cache
     text = "".join(f"{line}\n" for line in LINES * 9)
@@ -111,6 +119,34 @@ def test_from_nothing_with_a_filter(tmp_path: Path, sentences: str) -> None:
     with torch.no_grad():
         loss = independent(model, ids, 32, None)
     assert results["eval_perplexity"] == pytest.approx(math.exp(loss), abs=1e-4)
+
+
+def test_one_text_file_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in run_clm a part of it is held out, and what transformers calls the flags is read."""
+    text = tmp_path / "own.txt"
+    text.write_text("".join(f"line {i} of many\n" for i in range(100)))
+    flags = ("--train_file", str(text), "--do_train", "--do_eval", "--max_steps", "1")
+    with caplog.at_level("INFO"):
+        found = lm.main([*UNTRAINED, *flags, "--block_size", "32", "--output_dir", str(tmp_path)])
+    assert "the last 5 per cent of the training rows are held out" in caplog.text
+    held_out = "".join(text.read_text().splitlines(keepends=True)[95:])
+    assert (found["eval_tokens"], found["eval_bytes"], found["steps"]) == (*[len(held_out)] * 2, 1)
+    assert found["settings"]["validation_split_percentage"] is None
+
+
+def test_bytes_are_counted_unless_a_token_stands_for_any(tmp_path: Path) -> None:
+    path = tmp_path / "own.txt"
+    path.write_text("naïve\nno\n", "utf-8")
+    own = character_tokenizer(["naïveo\n"])
+    other = character_tokenizer(["naiveo\n"])  # without ï
+    for row_end, count in (("none", 7 + 3), ("eos", 7 + 3 + 2)):
+        arguments = LanguageDataArguments(
+            train_file=str(path), validation_file=str(path), row_end=row_end
+        )
+        task, rows = text.load(arguments, predict=False)
+        assert text.texts(task, rows, own)["train"].bytes == count
+    unknown = text.texts(task, rows, other)["train"]
+    assert (unknown.bytes, len(unknown.tokens)) == (None, 6 + 3 + 2)
 
 
 def test_from_the_demo_checkpoint_by_words(tmp_path: Path, sentences: str) -> None:

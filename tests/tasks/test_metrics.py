@@ -142,7 +142,9 @@ def test_f1_of_three_labels_and_accuracy_of_scores_are_refused() -> None:
 
 def test_each_row_says_its_direction_and_objectives_measure_the_rest() -> None:
     measured = {name for name, metric in metrics.ROWS.items() if metric.function is None}
-    assert measured == {"loss", "perplexity", "word_perplexity", "top5_accuracy", "unknown"}
+    assert measured == {
+        *("loss", "perplexity", "word_perplexity", "bits_per_byte", "top5_accuracy", "unknown"),
+    }
     for name, metric in metrics.ROWS.items():
         assert metric.name == name
         smaller = {*measured, "wer", "cer"} - {"top5_accuracy"}
@@ -251,7 +253,7 @@ def test_specs_that_are_refused(spec: str, message: str, monkeypatch: pytest.Mon
     [
         ('{"each": [1, 2]}', r"a dict with a number, and it returned \{'each': \[1, 2\]\}"),
         ("right", r"a dict with a number, and it returned np\.float64\(1\.0\)"),
-        ('{"loss": right}', r"other names than loss.*return the value under another name"),
+        ('{"loss": right}', r"other names than .*loss.*return the value under another name"),
         ("1 / 0", r"can score these predictions.*ZeroDivisionError: division by zero"),
         ("(", r"a Python file with a subclass of evaluate\.Metric.*SyntaxError: '\(' was never"),
     ],
@@ -280,7 +282,7 @@ def test_metrics_of_texts_are_those_that_can_score_them() -> None:
 
 def test_two_metrics_of_one_name_are_refused(tmp_path: Path) -> None:
     spec = own(tmp_path / "own.py", '{"f1": right}')
-    with pytest.raises(ValueError, match="other names than f1, loss"):
+    with pytest.raises(ValueError, match=r"other names than .*f1, loss"):
         load(["f1", spec])
 
 

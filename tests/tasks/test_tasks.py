@@ -11,7 +11,7 @@ import pytest
 
 import tasks
 from tasks import Split, Task
-from tasks.metrics import ACCURACY, F1, LOSS, PERPLEXITY, WORD_PERPLEXITY, scores
+from tasks.metrics import ACCURACY, BITS_PER_BYTE, F1, LOSS, PERPLEXITY, WORD_PERPLEXITY, scores
 
 GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
 METRIC_KEYS = {
@@ -44,7 +44,7 @@ def test_metric_keys_are_those_of_glue(name: str) -> None:
 @pytest.mark.parametrize("name", tasks.names("lm"))
 def test_a_language_models_metrics_are_measured_by_the_objective(name: str) -> None:
     task = tasks.get(name, "lm")
-    assert task.metrics == (LOSS, PERPLEXITY, WORD_PERPLEXITY)
+    assert task.metrics == (LOSS, PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
     assert task.main_metric == "perplexity"
     assert not any(metric.greater_is_better for metric in task.metrics)
     assert scores(task.metrics, np.zeros(2), np.zeros(2)) == {}

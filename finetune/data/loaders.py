@@ -19,6 +19,7 @@ from finetune.settings.training import TrainArguments
 from tasks import Split, Task
 
 logger = get_logger(__name__)
+LOOKED_AT = 100  # rows for an example
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Loaders:
     """Batches to train on, and of each split to evaluate or predict, by the split's name.
 
     ``train_rows`` are those of an epoch; ``origin`` says of each split where its rows come from
-    (`finetune.data.local.origin`).
+    (`finetune.data.local.origin`). ``example`` is a row's input to evaluate on, before anything was
+    made of it, as the library's cards take it; of a language model tokens, which begin a text.
     """
 
     train: DataLoader
@@ -34,6 +36,7 @@ class Loaders:
     validation: dict[str, DataLoader]
     test: dict[str, DataLoader]
     origin: dict[str, Any]
+    example: Any = None
 
 
 def of_splits(
@@ -46,6 +49,7 @@ def of_splits(
     sampler: Sampler[Any] | None = None,
     order: Mapping[str, Sequence[int]] | None = None,
     workers: int = 0,
+    example: Any = None,
 ) -> Loaders:
     """A loader of the training split, shuffled, and one of each other split.
 
@@ -60,6 +64,7 @@ def of_splits(
         order: of the rows of each other split; None is as they are. `objectives.base.answers` puts
             what is found back into the rows' own.
         workers: processes that read the rows; 0: the run's own.
+        example: an input (`Loaders`).
     """
 
     def evaluated(splits: Iterable[Split]) -> dict[str, DataLoader]:
@@ -89,6 +94,7 @@ def of_splits(
         evaluated(task.validation_splits),
         evaluated(task.test_splits),
         origin,
+        example,
     )
 
 
@@ -123,7 +129,17 @@ def text_loaders(
             lengths[task.train_split], batches * train.per_device_train_batch_size
         )
     order = {name: orders.longest_first(found) for name, found in lengths.items()}
-    return of_splits(task, tokens, local.origin(rows), train, collate, sampler=sampler, order=order)
+    origin, example = local.origin(rows), short_example(task, rows)
+    return of_splits(
+        task, tokens, origin, train, collate, sampler=sampler, order=order, example=example
+    )
+
+
+def short_example(task: Task, rows: DatasetDict) -> tuple[str, ...] | None:
+    """The texts of the shortest of the first rows to evaluate on that has all of them."""
+    split = rows[task.validation_splits[0].name][:LOOKED_AT]
+    found = zip(*(split[column] for column in task.text_columns), strict=True)
+    return min(filter(all, found), key=lambda texts: len("".join(texts)), default=None)
 
 
 def tokenise(

@@ -78,7 +78,11 @@ def loaders(
             "The model takes no mask: what it hears depends on the padding of its batch, and so "
             "the error rates on per_device_eval_batch_size. With 1 there is none."
         )
-    return of_splits(task, ready, origin, train, collate, sampler=sampler, order=order)
+    rate, first = processor.feature_extractor.sampling_rate, rows[task.validation_splits[0].name][0]
+    example = sounds.samples(sounds.content(first[AUDIO]), rate), rate
+    return of_splits(
+        task, ready, origin, train, collate, sampler=sampler, order=order, example=example
+    )
 
 
 def encoded(name: str, rows: Dataset, processor: Any) -> Dataset:

@@ -24,6 +24,7 @@ from finetune.settings.training import TrainArguments
 from tasks import Task, lm
 
 logger = logging.getLogger(__name__)
+OPENING = 32  # tokens that a card's example has
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,9 @@ def loaders(
     }
     sampler = Offsets(blocks) if arguments.random_offsets else None
     rows = {task.train_split: blocks, **windows}
-    return of_splits(task, rows, origin, train, None, pad, sampler)
+    # Half a block leaves room for what the model writes after it.
+    opening = found[task.validation_splits[0].name].tokens[: min(OPENING, blocks.size // 2)]
+    return of_splits(task, rows, origin, train, None, pad, sampler, example=opening)
 
 
 def _windows(

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, DistributedType, set_seed
 
 from finetune import terminal
-from finetune.engine import output_folder
+from finetune.engine import output_folder, publishing
 from finetune.errors import refusal
 from finetune.settings.schema import Settings
 from finetune.settings.training import TrainArguments
@@ -32,6 +32,8 @@ def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
     accelerator = make_accelerator(settings.train)
     with terminal.log_shown(accelerator.is_main_process):
         set_seed(settings.train.seed)
+        if settings.train.push_to_hub and accelerator.is_main_process:
+            publishing.repository(settings)  # before hours of training, not after
         with output_folder.claimed(settings, accelerator):
             yield accelerator
 

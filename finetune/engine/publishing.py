@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, HfApi
+from huggingface_hub import EvalResult, HfApi, get_token
+from torch import Tensor
 
 import hf_graphattn as ga
+from finetune.errors import Refused, refusal
+from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Settings
-from hf_graphattn.adapters import is_adapted
-from hf_graphattn.card import hub_id
+from hf_graphattn.card import checked_id, hub_id, license_of
+from hf_graphattn.usage import save_example
 from tasks import Task
 
 # The hub's words for what a model does; labels are of a text or of an image.
@@ -20,32 +25,81 @@ OF_OBJECTIVES = {"lm": "text-generation", "ctc": "automatic-speech-recognition"}
 NOT_PUSHED = ["step_*", "*.part", "*.lock", "eval_predictions*", "logs/*", "*events.out.*"]
 
 
-def push(
-    model: Any, folder: Path, task: Task, settings: Settings[Any, Any], results: Mapping
-) -> str:
-    """Upload ``folder`` in one commit; returns its address. The repository is made if need be.
+def repository(settings: Settings[Any, Any]) -> str:
+    """The repository to push to, which is made if need be; its name with the owner's.
 
-    A patched model's folder gets its card first.
+    Raises ``Refused`` if nothing can be pushed there.
     """
-    api = HfApi()
-    name = settings.train.hub_model_id or folder.resolve().name
-    repo_id = api.create_repo(name, exist_ok=True, private=settings.train.hub_private_repo).repo_id
+    name = settings.train.hub_model_id or Path(settings.train.output_dir).resolve().name
+    checked_id("hub_model_id" if settings.train.hub_model_id else "output_dir's name", name)
+    if get_token() is None:
+        remedy = "Log in with `hf auth login`, or set HF_TOKEN; or drop the flag."
+        raise refusal("push_to_hub", True, "with a token of the hub; there is none here", remedy)
+    with _told(f"The repository {name!r} cannot be pushed to"):
+        private = settings.train.hub_private_repo
+        return HfApi().create_repo(name, exist_ok=True, private=private).repo_id
+
+
+def push(
+    model: Any,
+    folder: Path,
+    task: Task,
+    settings: Settings[Any, Any],
+    results: Mapping[str, Any],
+    processor: Any = None,
+    example: Any = None,
+) -> str:
+    """Upload ``folder`` in one commit; returns its address.
+
+    A patched model's folder gets its card first, which an adapter's has in place of PEFT's.
+    ``example`` is an input for the card (`Loaders`), and ``processor`` makes the model's inputs.
+
+    Raises ``Refused`` if that fails; the folder is whole.
+    """
+    repo_id, base = repository(settings), settings.model.model_name_or_path
     data = hub_id(settings.data.dataset_name or task.dataset_name)
-    if ga.is_patched(model) and not is_adapted(model):  # an adapter has PEFT's card
+    if ga.is_patched(model):
+        if isinstance(example, Tensor):
+            example = processor.decode(example)
         card = ga.model_card(
             model,
             repo_id,
-            base_model=hub_id(settings.model.model_name_or_path),
+            base_model=hub_id(base),
             datasets=[] if data is None else [data],
             results=list(evaluations(task, settings, results)),
+            license=settings.train.license or (base and license_of(base, fetch=True)),
+            tokenizer=processor,
+            example=example,
+            training=training(settings, results),
         )
+        save_example(example, folder)
         card.save(folder / "README.md")
-    return api.upload_folder(
-        repo_id=repo_id,
-        folder_path=folder,
-        ignore_patterns=NOT_PUSHED,
-        commit_message=f"{task.name}: {settings.filter.variant}",
-    )
+    with _told(f"{folder} is whole, but could not be pushed (`hf upload {repo_id} {folder}` will)"):
+        return HfApi().upload_folder(
+            repo_id=repo_id,
+            folder_path=folder,
+            ignore_patterns=NOT_PUSHED,
+            commit_message=f"{task.name}: {settings.filter.variant}",
+        )
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of whichever client huggingface_hub has
+        raise Refused(f"{what}: {error}") from error
+
+
+def training(settings: Settings[Any, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that training depended on, with how many rows and updates, for the card."""
+    train = settings.train
+    if train.do_eval_only:
+        return {}
+    values = {f.name: getattr(train, f.name) for f in fields(train) if f.compare}
+    values |= {"peft": settings.filter.peft, FILTER_RATE: results["settings"][FILTER_RATE]}
+    values |= {"rows": results.get("train_samples"), "updates": results.get("steps")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def evaluations(
@@ -64,7 +118,7 @@ def evaluations(
         found.append(
             EvalResult(
                 task_type=OF_OBJECTIVES.get(task.objective, labelled),
-                dataset_type=settings.data.dataset_name or task.dataset_name or task.name,
+                dataset_type=hub_id(settings.data.dataset_name or task.dataset_name) or task.name,
                 dataset_name=task.name,
                 dataset_config=task.dataset_config,
                 dataset_split=split.name,

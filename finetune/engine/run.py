@@ -85,7 +85,8 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
         write_json(folder / RESULTS, results)
         if settings.train.push_to_hub:
             model = accelerator.unwrap_model(trainer.model)
-            logger.info(publishing.push(model, folder, trainer.task, settings, results))
+            about = (trainer.task, settings, results, processor, trainer.example)
+            logger.info(publishing.push(model, folder, *about))
     accelerator.wait_for_everyone()
     return results
 

@@ -49,7 +49,7 @@ class Trainer:
     ) -> None:
         self.accelerator, self.task, self.settings = accelerator, task, settings
         self.objective, self.folder = objective, Path(settings.train.output_dir)
-        self.data_origin = loaders.origin
+        self.data_origin, self.example = loaders.origin, loaders.example
         self.first_scalars = trained_scalars(model)
         self._data = {name: x.dataset for name, x in loaders.validation.items()}
         self._data |= {"training": loaders.train.dataset}

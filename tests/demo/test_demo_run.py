@@ -38,11 +38,16 @@ def test_the_arms_for_fine_tuning_are_shown() -> None:
     assert len({row.folder for row in RUNS}) == len(RUNS)
 
 
-def test_p_lat_is_shown_learned_and_with_the_papers_p(in_the_root: None) -> None:
-    configs = {row.title: settings(row).variant for row in RUNS if row.flags["variant"] == "plat"}
-    learned, fixed = configs["p-LaT, p learned from 2"], configs["p-LaT, the paper's fixed p"]
-    assert (learned.p, learned.trainable) == ((2.0,), ("p",))
-    assert (fixed.p, fixed.trainable) == ((1.5, 2.5), ())
+def test_every_filter_starts_as_plain_attention_and_learns(in_the_root: None) -> None:
+    """A pretrained checkpoint is changed at once by the values that papers train from nothing."""
+    configs = {row.flags["variant"]: settings(row).variant for row in RUNS}
+    starts = {"gfsa": {"w_0": 0, "w_1": 1, "w_K": 0}, "plat": {"p": (2.0,)}}
+    starts |= {"laplacian": {"step": 0}, "polynomial": {"coefficients": (0, 1, 0)}}
+    assert starts.keys() | {"none"} == configs.keys()
+    for variant, scalars in starts.items():
+        config = configs[variant]
+        assert {name: getattr(config, name) for name in scalars} == scalars
+        assert config.trainable
 
 
 def test_every_script_is_shown_by_a_task_that_needs_no_network() -> None:
@@ -132,3 +137,4 @@ def test_table() -> None:
     shown = console.export_text()
     for value in ("attention", "matthews correlation ↑", row.title, "0.123", "16", "0.046"):
         assert value in shown
+    assert "One seed shows that they all train, not which is better." in " ".join(shown.split())

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import cards
 import image_runs
+import pytest
+import tiny_task
 import torch
 from glue_runs import flags, written
 from hub_server import pushed
@@ -13,13 +20,15 @@ from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
 import hf_graphattn as ga
 import tasks
-from finetune.engine import publishing
+from finetune.engine import launch, publishing
+from finetune.errors import Refused
 from finetune.glue import SCHEMA
 
 
 def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--push_to_hub")
     argv += ["--hub_model_id", "user/cola", "--checkpointing_steps", "epoch"]
+    argv += ["--license", "mit"]
     files = pushed("glue", argv, "user/cola", tmp_path / "home")
     assert {"README.md", "graph_attn.py", "model.safetensors", "all_results.json"} <= set(files)
     assert not any(name.startswith("step_") or name.endswith(".lock") for name in files)
@@ -27,6 +36,23 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     assert "type: matthews_correlation" in card
     assert f"value: {written(tmp_path)['eval_loss']}" in card
     assert 'ga.from_pretrained("user/cola")' in card
+    assert "license: mit" in card
+    assert "| num_train_epochs | 1 |" in card
+    assert "output_dir" not in card
+    (code, _), (said,) = cards.blocks(card, "python"), cards.blocks(card, "text")
+    assert said.split()[0] in ("unacceptable", "acceptable")
+    shown = re.findall(r'inputs = tokenizer\("(.+)", return_tensors', code)
+    assert set(shown[0].split()) <= set(tiny_task.WORDS)
+
+
+def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--peft", "lora", "--push_to_hub")
+    files = pushed("glue", [*argv, "--hub_model_id", "user/lora"], "user/lora", tmp_path / "home")
+    card = files["README.md"].decode()
+    assert 'ga.load_peft(base, "user/lora")' in card
+    assert "library_name: peft" in card
+    assert "More Information Needed" not in card
+    assert len(cards.blocks(card, "text")) == 1
 
 
 def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> None:
@@ -43,6 +69,9 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
     argv += ["--push_to_hub", "--hub_model_id", "user/swin"]
     files = pushed("image_classification", argv, "user/swin", tmp_path / "home")
     card = files["README.md"].decode()
+    assert Image.open(io.BytesIO(files["example.png"])).size == (8, 8)
+    assert 'hf_hub_download("user/swin", "example.png")' in card
+    assert cards.blocks(card, "text")[0].split()[-1].startswith("0.")
     assert "pipeline_tag: image-classification" in card
     assert "type: image-classification" in card
     assert "type: top5_accuracy" in card
@@ -80,3 +109,60 @@ def test_each_split_has_its_own_evaluations(tmp_path: Path) -> None:
         ("accuracy", "validation_matched", 0.5),
         ("accuracy", "validation_mismatched", 0.25),
     ]
+
+
+def test_a_local_folder_of_data_is_not_told(tmp_path: Path) -> None:
+    settings = SCHEMA.parse(flags(tmp_path, "mrpc"))
+    settings.data.dataset_name = str(tmp_path)
+    results = {"eval_f1": 0.5, "greater_is_better": {"eval_f1": True}}
+    (found,) = publishing.evaluations(tasks.get("mrpc"), settings, results)
+    assert found.dataset_type == "mrpc"
+
+
+class Hub:
+    """A hub's client that fails, or else remembers what it was asked for."""
+
+    made: tuple[str, ...] = ()
+    error: Exception | None = None
+
+    def create_repo(self, name: str, **_: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        Hub.made += (name,)
+        return SimpleNamespace(repo_id=f"user/{name}")
+
+    def upload_folder(self, **_: Any) -> None:
+        raise OSError("the line\nwas cut")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
+    monkeypatch.setattr(publishing, "HfApi", Hub)
+    monkeypatch.setattr(publishing, "get_token", lambda: "hf_x")
+    monkeypatch.setattr(Hub, "made", ())
+    return Hub
+
+
+def asked(folder: Path, *more: str) -> Any:
+    return SCHEMA.parse(flags(folder, "cola", "--push_to_hub", *more))
+
+
+def test_what_cannot_be_pushed_is_refused_before_training(
+    tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert publishing.repository(asked(tmp_path)) == "user/out"
+    assert hub.made == ("out",)
+    with pytest.raises(ValueError, match="hub_model_id is 'a/b/c'; allowed: the name of a hub"):
+        publishing.repository(asked(tmp_path, "--hub_model_id", "a/b/c"))
+    monkeypatch.setattr(hub, "error", ConnectionError("no route"))
+    with pytest.raises(Refused, match="The repository 'out' cannot be pushed to: no route"):
+        publishing.repository(asked(tmp_path))
+    monkeypatch.setattr(publishing, "get_token", lambda: None)
+    told = r"token of the hub; there is none here.*hf auth login"
+    with pytest.raises(Refused, match=told), launch.start(asked(tmp_path)):
+        pass
+
+
+def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
+    with pytest.raises(Refused, match=r"is whole, but could not be pushed \(`hf upload user/out"):
+        publishing.push(torch.nn.Identity(), tmp_path, tasks.get("cola"), asked(tmp_path), {})

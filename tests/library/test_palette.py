@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
 import hf_graphattn as ga
 from hf_graphattn.diagnostics import palette
 from hf_graphattn.diagnostics.palette import looks
+from hf_graphattn.variants import registry
 
 EVERY = dict.fromkeys(["none", *ga.variant_configs()])
 
@@ -52,7 +58,29 @@ def test_more_things_than_colours_are_drawn_all_the_same() -> None:
     assert {look.colour for look in found.values()} == set(palette.COLOURS)
 
 
-def test_a_variant_of_another_package_takes_no_colour_of_ours() -> None:
-    ours = looks({"gfsa": "gfsa", "xsa": "xsa"})
-    assert looks({"gfsa": "gfsa", "heat": "heat", "xsa": "xsa"})["xsa"] == ours["xsa"]
-    assert palette.title("heat") == "heat"
+def test_a_variant_of_another_package_takes_no_colour_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called as it is registered, unless it says otherwise; a parent's title is not its."""
+    ours = looks({name: name for name in EVERY})
+    monkeypatch.setattr(registry, "_CONFIGS", dict(registry._CONFIGS))
+
+    @ga.register("heat")
+    @dataclass(frozen=True)
+    class HeatConfig(ga.GFSAConfig):
+        pass
+
+    @ga.register("cold")
+    @dataclass(frozen=True)
+    class ColdConfig(ga.VariantConfig):
+        title: ClassVar[str] = "The Cold"
+
+    assert [palette.title(name) for name in ("heat", "cold", "gfsa")] == [
+        "heat",
+        "The Cold",
+        "GFSA",
+    ]
+    every = looks({name: name for name in (*EVERY, "heat", "cold")})
+    assert {name: every[name] for name in EVERY} == ours
+    assert every["cold"].label == "The Cold"
+    assert len({look.colour for look in every.values()}) == len(EVERY) + 2

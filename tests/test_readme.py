@@ -47,6 +47,10 @@ def test_what_a_page_shows_can_be_wrong() -> None:
     shown.run("\n" + page.format("o..."), "a page")
     with pytest.raises(AssertionError, match="and this is printed:\none"):
         shown.run("\n" + page.format("two"), "a page")
+    number = '```python\nprint("about", 2.0)\n```\n\n```text\nabout {}\n```\n'
+    shown.run("\n" + number.format("2.01"), "a page")
+    with pytest.raises(AssertionError, match=r"and this is printed:\nabout 2\.0"):
+        shown.run("\n" + number.format("2.1"), "a page")
     with pytest.raises(ZeroDivisionError):
         shown.run("\n```python\n1 / 0\n```\n", "a page")
     shown.run("\n<!-- not run: why -->\n```python\n1 / 0\n```\n", "a page")

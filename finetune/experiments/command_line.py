@@ -80,7 +80,8 @@ def _parser(
     description: str | None, what: str, *, seeds: int, note: str
 ) -> tuple[argparse.ArgumentParser, Callable[..., argparse.Action]]:
     """A parser that leaves unknown flags whole, with the flags of both; and what adds more."""
-    made = WordParser(description)
+    usage = "%(prog)s --script SCRIPT --output_dir OUTPUT_DIR [--FLAG VALUE ...]"
+    made = WordParser(description, usage)
     made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
     add_own = made.add_argument_group(what).add_argument
     add_own("--script", type=Path, help="What is run: finetune/glue.py, finetune/lm.py ...")

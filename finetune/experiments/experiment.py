@@ -19,7 +19,6 @@ from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Measure
 from finetune.experiments.scripts import Script
 from finetune.experiments.space import Space
-from finetune.settings import recipes
 from finetune.settings.flags import at_least
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
@@ -114,8 +113,9 @@ def sweep(given: argparse.Namespace, words: Sequence[str]) -> Experiment:
         remedy = f"The method is {given.method}: give the one or drop the other."
         raise refusal("trials", given.trials, allowed, remedy)
     swept = space.read(given.space, script, checked_variant(given.variant))
+    said = script.schema.parser().given(words, vars(given))
     for name in swept.flags:
-        if recipes.value_of(words, name) is not None:
+        if name in said:
             remedy = "Drop the flag, or leave it out of the space."
             raise refusal(f"--{name}", "given, and swept", "one of the two", remedy)
     has_baseline = not given.no_baseline and swept.variant != NO_VARIANT

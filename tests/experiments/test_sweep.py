@@ -206,6 +206,7 @@ def test_plain_attention_can_be_swept(fake: Path) -> None:
         ("order: [2", (), r"space is 'order: \[2'; allowed: YAML"),
         ("missing.yaml", (), r"an existing file, like finetune/spaces/filter-learning-rate.yaml"),
         ("order: [2]", ("--order", "3"), r"--order is 'given, and swept'"),
+        ("max_length: [2]", ("--max_seq_length", "3"), r"--max_length is 'given, and swept'"),
         ("order: [0]", (), r"Arm order-0: order is 0"),
         ("order: [a]", (), r"Arm order-a: .*argument --order: invalid int value: 'a'"),
         ("[{order: [2]}, {order: 2, w_0: 0}]", (), r"order-2 and order-2_w_0-0.0.*same run"),

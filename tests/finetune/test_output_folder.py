@@ -230,7 +230,7 @@ def test_every_process_of_a_run_is_told(tmp_path: Path) -> None:
         ]
         told = [process.communicate()[1] for process in started]
     for errors in told:
-        assert f"Refused: output_dir is '{tmp_path}'; allowed: a folder in which no other" in errors
+        assert f"error: output_dir is '{tmp_path}'; allowed: a folder in which no other" in errors
 
 
 def test_the_lock_of_whoever_starts_a_run_is_another(tmp_path: Path) -> None:

@@ -188,11 +188,13 @@ def _filter(config: VariantConfig, scalars: Scalars) -> str:
         value = getattr(config, field.name)
         if field.name in config.trainable:
             value = "learned, as below"
+        elif value is None:
+            value = "the default"
         elif isinstance(value, tuple):
             value = ", ".join(map(str, value))
         rows.append(f"| `{field.name}` | {value} | {field.metadata['help']} |")
     heading = ["| setting | value | meaning |", "|---|---|---|"]
-    parts = [f"## The filter: {config.variant}", summary, "\n".join([*heading, *rows])]
+    parts = [f"## The filter: {config.title}", summary, "\n".join([*heading, *rows])]
     if scalars:
         of = "channels" if config.place else "heads"
         heading = [

@@ -27,6 +27,14 @@ CARD = "The model card of a patched model, as push_to_hub writes it."
 DIAGNOSE = """Look inside one or several models: what attention and graph filters do to the
 tokens of a text, or to the patches of images. Writes one HTML page with every figure in it, the
 models side by side."""
+FINE_TUNING = """\
+to fine-tune, in your own loop or transformers' Trainer:
+  import hf_graphattn as ga
+  ga.patch_model(model, ga.GFSAConfig())  # in place; starts as the model was, and learns from there
+  groups = ga.optimizer_groups(model, 2e-5, filter_learning_rate=1e-2)  # for an optimizer of torch
+or with the scripts of the project, from the root of its repository:
+  accelerate launch finetune/glue.py --task_name cola --model_name_or_path bert-base-uncased \\
+      --variant gfsa --output_dir runs/cola"""
 PATCHED = "a patched model's folder, or its hub id"
 
 
@@ -46,7 +54,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="graphattn", description="Graph-filter attention, from a shell.")
+    parser = _Parser(
+        prog="graphattn",
+        description="Graph-filter attention, from a shell.",
+        epilog=FINE_TUNING,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
 
@@ -68,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     card.add_argument(
         "--repo_id", help="user/name, which the card shows how to load", required=True
     )
+    card.add_argument("--license", help="its id on the hub (default: the base model's, if known)")
+    made_from = "hub id of the model that this was made from (default: as it was patched)"
+    card.add_argument("--base_model", help=made_from)
+    example = "a text: the card shows what the model makes of it, if its tokenizer is there too"
+    card.add_argument("--example", help=example, metavar="TEXT")
     card.add_argument("--output", help="write it to this file", metavar="FILE")
 
     _add_diagnose(command("diagnose", DIAGNOSE, _diagnose))
@@ -134,9 +152,12 @@ def _report(options: argparse.Namespace) -> None:
 
 def _card(options: argparse.Namespace) -> None:
     from .card import checked_id
+    from .usage import processor_of
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
-    card = ga.model_card(ga.from_pretrained(options.model), repo_id)
+    model = ga.from_pretrained(options.model)
+    about = {name: getattr(options, name) for name in ("license", "base_model", "example")}
+    card = ga.model_card(model, repo_id, tokenizer=processor_of(options.model), **about)
     if options.output is None:
         print(card)
     else:

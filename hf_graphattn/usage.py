@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoProcessor
 from transformers.models.auto import modeling_auto
 
 from .adapters import base_model, is_adapted
+from .checkpoints import find_file
 from .errors import refusal
 from .filters import is_patched, read_config
 from .parallel import is_spread
@@ -31,6 +33,7 @@ from .variants.base import is_integer
 logger = logging.getLogger("hf_graphattn")
 
 IMAGE, SOUND = "example.png", "example.wav"  # what an example is called in the repository
+PROCESSOR_FILES = ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 FEW = 10  # labels that code names
 NEW_TOKENS = 20
 
@@ -142,6 +145,16 @@ def save_example(example: Any, folder: Path) -> None:
         example.save(folder / IMAGE)
     elif isinstance(example, tuple) and is_integer(example[-1]):
         _soundfile().write(folder / SOUND, *example)
+
+
+def processor_of(path: str) -> Any:
+    """The tokenizer or processor that lies beside a model; None if there is none.
+
+    Without a file of its own transformers would make one up from the model's type.
+    """
+    if any(find_file(path, name, {}) for name in PROCESSOR_FILES):
+        return AutoProcessor.from_pretrained(path)
+    return None
 
 
 def own_auto_class(model: Any) -> str | None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cards import blocks, made
 from tiny import MODELS
 
 import hf_graphattn as ga
@@ -103,6 +104,36 @@ def test_report_and_card_are_those_of_the_loaded_model(
     path = tmp_path / "README.md"
     main([*words, "--output", str(path)])
     assert (capsys.readouterr().out, path.read_text("utf-8")) == (f"wrote {path}\n", card)
+
+
+def test_a_card_with_an_input_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, tokenizer, text = made("text")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    about = {"license": "mit", "base_model": "user/base", "example": text}
+    flags = [word for name, value in about.items() for word in (f"--{name}", value)]
+    main(["card", str(tmp_path), "--repo_id", "user/name", *flags])
+    card = ga.model_card(model, "user/name", tokenizer=tokenizer, **about)
+    assert capsys.readouterr().out == f"{card}\n"
+    assert len(blocks(f"{card}", "text")) == 1
+
+
+def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for words in (
+        "supported",
+        "report",
+        "card",
+        "diagnose",
+        "ga.patch_model(model, ga.GFSAConfig())",
+    ):
+        assert words in shown
+    assert "accelerate launch finetune/glue.py --task_name cola" in shown
+    assert max(map(len, shown.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(

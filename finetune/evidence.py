@@ -28,13 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = studies()
     asked = vars(parser([study.name for study in rows]).parse_args(argv))
     names = asked.pop("studies")
-    asked.pop("debug")
+    asked.pop("debug", None)
+    redraw = asked.pop("redraw")
     given = Given(**{name: _absolute(value) for name, value in asked.items()})
     missing = 0
     for study in (row for row in rows if row.name in names):
         folder = given.runs / study.name
         if given.report_only and not folder.is_dir():
             print(f"{study.name}: no runs in {folder}; the page keeps the numbers that it has.")
+            if redraw:
+                page.draw(study.name, given.docs)
             continue
         with contextlib.chdir(ROOT):  # the paths in the flags of a study begin there
             missing |= study.run(given)
@@ -56,6 +59,7 @@ def parser(names: Sequence[str]) -> argparse.ArgumentParser:
     made.add_argument("--runs", type=Path, default=ROOT / "runs" / "evidence")
     made.add_argument("--docs", type=Path, default=ROOT / "docs")
     made.add_argument("--report_only", action="store_true", help="Run nothing.")
+    made.add_argument("--redraw", action="store_true", help="Draw the kept numbers again.")
     return made
 
 

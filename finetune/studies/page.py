@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from finetune.experiments import record, report, tables
 from finetune.experiments.tables import Table
 from finetune.studies import look_page, summary
 from finetune.studies.run import Comparison, Study
+from hf_graphattn.diagnostics import drawing
 
 HEAD = """# Evidence: does it help, at the size that fits here?
 
@@ -32,25 +32,32 @@ distributed differences in 78 % of cases with 4 seeds, 88 % with 8, 95 % with 16
 Two runs at a time shared the two cores of a machine that others use as well, so seconds a step
 (medians) are rough: README's Speed has measured ones. Peak memory is that of the whole process.
 """
-FIGURES = {report.COMPARISON: "differences", report.SWEEP: "sweep"}  # the one that the page shows
+REPORTS = (report.COMPARISON, report.SWEEP)
 
 
 def keep(name: str, run: Path, docs: Path) -> None:
-    """Copy a study's numbers and figure from the folder of its runs to ``docs/evidence``.
+    """Keep a study's numbers in ``docs/evidence``, from the folder of its runs, and draw them.
 
     Without a report in that folder, what was kept before stays.
     """
     folder = docs / "evidence"
-    for kind, figure in FIGURES.items():
-        source = run / f"{kind}.json"
+    for source in (run / f"{kind}.json" for kind in REPORTS):
         if source.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            image = run / f"{figure}.png"
-            figures = [f"{name}.png"] if image.is_file() else []
-            for copy in figures:
-                shutil.copy(image, folder / copy)
             numbers = published(json.loads(source.read_text("utf-8")))
-            write_json(folder / f"{name}.json", numbers | {"figures": figures})
+            write_json(folder / f"{name}.json", numbers | {"figures": [f"{name}.png"]})
+            draw(name, docs)
+
+
+def draw(name: str, docs: Path) -> None:
+    """Draw a study's figure from the numbers that were kept."""
+    from finetune.experiments import figures, sensitivity  # of the extra plots
+
+    folder = docs / "evidence"
+    found = record.results_of(_numbers(name, folder))
+    is_sweep = bool(found[0].settings)
+    figure = sensitivity.sensitivity(found[0]) if is_sweep else figures.differences(found)
+    drawing.save(figure, folder / name, ["png"])
 
 
 def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
         (study, task)
         for study in known
         if isinstance(study, Comparison)
-        for task in record.results_of(_numbers(study, folder))
+        for task in record.results_of(_numbers(study.name, folder))
     ]
     parts = [[HEAD], summary.lines(compared), *(section(study, folder) for study in known)]
     page.write_text("\n".join("\n".join(lines) for lines in parts), "utf-8")
@@ -84,7 +91,7 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
 
 def section(study: Study, folder: Path) -> list[str]:
     """The lines on one study, whose numbers ``folder`` has."""
-    numbers = _numbers(study, folder)
+    numbers = _numbers(study.name, folder)
     found = record.results_of(numbers)
     is_sweep = bool(found[0].settings)
     said = (*numbers["verdicts"], *numbers["notes"])
@@ -101,8 +108,8 @@ def section(study: Study, folder: Path) -> list[str]:
     ]
 
 
-def _numbers(study: Study, folder: Path) -> dict[str, Any]:
-    return json.loads((folder / f"{study.name}.json").read_text("utf-8"))
+def _numbers(name: str, folder: Path) -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
 def _reported(study: Study) -> list[str]:

@@ -41,7 +41,8 @@ def log_shown(is_main_process: bool) -> Iterator[None]:
     shown.setFormatter(Lines("%(asctime)s %(message)s", "%H:%M:%S"))
     shown.addFilter(lambda record: not _spoken(record).startswith(IDLE))
     logging.basicConfig(level=logging.INFO if is_main_process else logging.ERROR, handlers=[shown])
-    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of each file it writes
+    for name in ("accelerate", "httpx", "httpx2"):  # they tell of each file and each request
+        logging.getLogger(name).setLevel(logging.WARNING)
     # Its bars are of weights that are read and written, which takes a moment.
     transformers.utils.logging.disable_progress_bar()
     if not (is_main_process and is_watched()):

@@ -81,7 +81,8 @@ class Code:
     use: str
 
     def __str__(self) -> str:
-        parts = ["\n".join(sorted(self.imports)), "import hf_graphattn as ga", self.loading]
+        modules = sorted(self.imports, key=lambda line: (line.startswith("from"), line))
+        parts = ["\n".join(modules), "import hf_graphattn as ga", self.loading]
         return "\n\n".join([*filter(None, parts), *filter(None, [self.use])])
 
 

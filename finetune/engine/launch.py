@@ -32,9 +32,9 @@ def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
     accelerator = make_accelerator(settings.train)
     with terminal.log_shown(accelerator.is_main_process):
         set_seed(settings.train.seed)
-        if settings.train.push_to_hub and accelerator.is_main_process:
-            publishing.repository(settings)  # before hours of training, not after
         with output_folder.claimed(settings, accelerator):
+            if settings.train.push_to_hub and accelerator.is_main_process:
+                publishing.repository(settings)  # before hours of training, not after
             yield accelerator
 
 

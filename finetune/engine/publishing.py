@@ -97,6 +97,8 @@ def training(settings: Settings[Any, Any], results: Mapping[str, Any]) -> dict[s
     if train.do_eval_only:
         return {}
     values = {f.name: getattr(train, f.name) for f in fields(train) if f.compare}
+    if train.max_train_steps is not None:  # instead of epochs
+        values["num_train_epochs"] = None
     values |= {"peft": settings.filter.peft, FILTER_RATE: results["settings"][FILTER_RATE]}
     values |= {"rows": results.get("train_samples"), "updates": results.get("steps")}
     return {name: value for name, value in values.items() if value is not None}

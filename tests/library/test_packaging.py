@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 import warm
+import yaml
+
+import hf_graphattn as ga
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = """
@@ -63,3 +66,8 @@ def test_the_wheel_works_away_from_the_repository(wheel: Path, tmp_path: Path):
     title, *_, file = run.stdout.splitlines()
     assert title.startswith("BertModel: 1 of 1 self-attention modules filtered")
     assert Path(file).parent == site / "hf_graphattn"
+
+
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert cited["version"] == ga.__version__

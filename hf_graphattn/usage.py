@@ -34,6 +34,7 @@ logger = logging.getLogger("hf_graphattn")
 
 IMAGE, SOUND = "example.png", "example.wav"  # what an example is called in the repository
 PROCESSOR_FILES = ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
+PACKAGES = {"from PIL": "pillow", "import soundfile": "soundfile"}
 FEW = 10  # labels that code names
 NEW_TOKENS = 20
 
@@ -108,7 +109,9 @@ def usage(
     """
     source = repo_id if processor is not None else base
     code = _code(model, task, repo_id, base, source, example)
-    parts = ["## Usage", "`pip install hf_graphattn`, then:", fenced(f"{code}", "python")]
+    packages = ["hf_graphattn", *(["peft"] if is_adapted(model) else [])]
+    packages += [package for module, package in PACKAGES.items() if module in f"{code}"]
+    parts = ["## Usage", f"`pip install {' '.join(packages)}`, then:", fenced(f"{code}", "python")]
     if example is not None and processor is not None and not is_spread(model):
         found = _output(model, code, processor, example)
         if found is not None:
@@ -184,8 +187,9 @@ def _code(
         inner = base_model(model)
         names.append(own_auto_class(inner) or "AutoModel")
         path = f'"{base}"' if base else '"FOLDER"'
-        where = "" if base else "  # the base model's: no hub is known to have it"
-        lines.append(f"base = {names[0]}.from_pretrained({path}{_labels(inner, task)}){where}")
+        if not base:
+            lines.append("# FOLDER is the base model's: no hub is known to have it.")
+        lines.append(f"base = {names[0]}.from_pretrained({path}{_labels(inner, task)})")
         lines.append(f'model = ga.load_peft(base, "{repo_id}")')
     if source is None or task not in PRINTED:
         return Code(_imports(names), "\n".join(lines), "")

@@ -45,6 +45,8 @@ def test_the_task_is_that_of_the_class_and_the_code_is_for_it(kind: str) -> None
     name = with_transformers.split()[3]  # from transformers import NAME
     assert f'{name}.from_pretrained("user/name", trust_remote_code=True)' in with_transformers
     assert 'ga.from_pretrained("user/name")' in code
+    more = {"image": " pillow", "sound": " soundfile"}.get(kind, "")
+    assert f"`pip install hf_graphattn{more}`" in f"{card}"
 
 
 def test_the_hubs_client_reads_every_field_back(tmp_path: Path) -> None:
@@ -138,6 +140,9 @@ base = AutoModelForSequenceClassification.from_pretrained("user/base", id2label=
 model = ga.load_peft(base, "user/adapter")
 """
     assert loads in code
+    assert "`pip install hf_graphattn peft`" in f"{card}"
+    unknown = f"{ga.model_card(adapted, 'user/adapter')}"
+    assert "# FOLDER is the base model's: no hub is known to have it.\nbase = Auto" in unknown
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import shown
 
 from finetune.errors import ToldError
 from hf_graphattn.variants import registry, variant_configs
+from tools import picture
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -75,6 +76,12 @@ def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
     example = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert len(example.strip().splitlines()) <= 20
+
+
+def test_its_picture_is_drawn_from_committed_numbers(tmp_path: Path) -> None:
+    picture.main([str(tmp_path / "overview.png")])
+    assert (tmp_path / "overview.png").stat().st_size > 10_000
+    assert "(docs/overview.png)" in README
 
 
 def test_its_make_targets_exist():

@@ -30,7 +30,7 @@ distributed differences in 78 % of cases with 4 seeds, 88 % with 8, 95 % with 16
 (`python benchmarks/interval_coverage.py`).
 
 Two runs at a time shared the two cores of a machine that others use as well, so seconds a step
-(medians) are rough: README's Speed has measured ones. Peak memory is that of the whole process.
+(medians) are rough: [Speed](speed.md) has measured ones. Peak memory is that of the whole process.
 """
 REPORTS = (report.COMPARISON, report.SWEEP)
 

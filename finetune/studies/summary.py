@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 HEADINGS = (
     "study",
+    "against",
     "arm",
     "seeds",
-    "against",
     "change",
     "95 % interval",
     "in the paper",

@@ -135,6 +135,7 @@ def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
 def test_the_papers_figures_stand_beside_ours() -> None:
     found = json.loads((DOCS / "evidence" / "char.json").read_text("utf-8"))
     lines = summary.lines([(row("char", "Chars: two"), record.results_of(found)[0])])
+    assert lines[0].startswith("| study | against | arm | seeds | change | 95 % interval |")
     plat, laplacian = lines[2:4]
     assert plat.startswith("| [Chars: two](#chars-two) | none: perplexity ↓ 7.59")
     assert " | -1.76 % (WikiText) | better |" in plat  # (33.5 - 34.1) / 34.1

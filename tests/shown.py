@@ -64,7 +64,8 @@ def run(text: str, page: str) -> None:
         code = compile(block.code, page, "exec")
         if not block.is_run:
             continue
-        printed = _printed(code, module, following.language == "text")
+        ends = following.language == "text" and "Error: " in following.code
+        printed = _printed(code, module, ends)
         if following.language == "text":
             shown = f"{page} shows\n{following.code}\nand this is printed:\n{printed}"
             assert _is_shown(printed, following.code), shown
@@ -80,7 +81,7 @@ def _is_shown(printed: str, expected: str) -> bool:
 
 
 def _printed(code: types.CodeType, module: types.ModuleType, may_end: bool) -> str:
-    """What a block prints; where its output is shown, the error that it ends with, too."""
+    """What a block prints, and the error that it ends with where the page shows one."""
     out = io.StringIO()
     sys.modules[module.__name__] = module  # where dataclasses look
     with contextlib.redirect_stdout(out):

@@ -57,8 +57,11 @@ def test_what_a_page_shows_can_be_wrong() -> None:
     shown.run("\n" + number.format("2.01"), "a page")
     with pytest.raises(AssertionError, match=r"and this is printed:\nabout 2\.0"):
         shown.run("\n" + number.format("2.1"), "a page")
-    with pytest.raises(ZeroDivisionError):
-        shown.run("\n```python\n1 / 0\n```\n", "a page")
+    for following in ("", "\n```text\n...\n```\n"):
+        with pytest.raises(ZeroDivisionError):
+            shown.run(f"\n```python\n1 / 0\n```\n{following}", "a page")
+    error = "\n```text\nZeroDivisionError: division by zero\n```\n"
+    shown.run(f"\n```python\n1 / 0\n```\n{error}", "a page")
     shown.run("\n<!-- not run: why -->\n```python\n1 / 0\n```\n", "a page")
     for line in ("make nothing", "ls", "graphattn report", "pip install -e .[none]"):
         (words,) = shown.commands(f"\n```bash\n{line}\n```\n")

@@ -65,6 +65,13 @@ def _check_launch(accelerator: Accelerator) -> None:
             "1, since accelerate's flag `--cpu` starts a single process without MPI",
             ON_CPUS,
         )
+    if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
+        raise refusal(
+            "mixed_precision",
+            "fp16",
+            "no or bf16 on cpu, where accelerate leaves fp16 out without a word",
+            "Choose one of these.",
+        )
     # Without GPUs accelerate leaves FSDP out, and what joins the processes, and says nothing.
     sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
     unsharded = sharded and accelerator.distributed_type != DistributedType.FSDP

@@ -192,12 +192,23 @@ def test_a_launch_for_gpus_is_refused_without_them(
         num_processes=processes,
         distributed_type=DistributedType[found],
         device=torch.device("cpu"),
+        mixed_precision="no",
     )
     monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
     asked = "FSDP" if launched else "several GPUs"
     with pytest.raises(
         ValueError, match=rf"the launch is '{asked}'; .* on cpu, .*--multi_gpu --num"
     ):
+        launch.make_accelerator(TrainArguments(output_dir="out"))
+
+
+def test_fp16_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate would train in float32, and say nothing."""
+    stand_in = SimpleNamespace(
+        num_processes=1, device=torch.device("cpu"), mixed_precision="fp16"
+    )  # which the flag or the launcher may have asked for
+    monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
+    with pytest.raises(ValueError, match=r"^mixed_precision is 'fp16'; allowed: no or bf16 on cpu"):
         launch.make_accelerator(TrainArguments(output_dir="out"))
 
 

@@ -30,11 +30,13 @@ def test_a_study_is_a_call_that_its_script_takes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    text = tmp_path / "input.txt"
+    text.write_text("First Citizen:\n")
     given = Given(
         glue="some/glue",
         ptb="some/ptb",
         bert="some/bert",
-        shakespeare="some/input.txt",
+        shakespeare=str(text),
         processes=1,
         threads=1,
         runs=tmp_path,

@@ -75,7 +75,7 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(studies: Sequence[Study], docs: Path) -> Path:
-    """Write ``docs/evidence.md``, with a section for each study whose numbers were kept."""
+    """Write ``docs/evidence.md``: a section for each study with numbers, and the others' titles."""
     page, folder = docs / "evidence.md", docs / "evidence"
     known = [study for study in studies if (folder / f"{study.name}.json").is_file()]
     compared = [
@@ -84,7 +84,9 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
         if isinstance(study, Comparison)
         for task in record.results_of(_numbers(study.name, folder))
     ]
+    left = [f"- {study.title}" for study in studies if study not in known]
     parts = [[HEAD], summary.lines(compared), *(section(study, folder) for study in known)]
+    parts += [["## Not run yet", "", *left, ""]] if left else []
     page.write_text("\n".join("\n".join(lines) for lines in parts), "utf-8")
     return page
 

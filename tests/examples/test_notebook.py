@@ -9,8 +9,6 @@ from typing import Any
 import nbformat
 import pytest
 import warm
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_steps.ipynb"
@@ -18,18 +16,19 @@ STABLE = ("rows to train on", "the same logits", "False")  # what these say is s
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "warm").mkdir()
+    folder = tmp_path / "kernels" / "warm"
+    folder.mkdir(parents=True)
     argv = [warm.python(), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec = {"argv": argv, "display_name": "of this test", "language": "python"}
-    (tmp_path / "warm" / "kernel.json").write_text(json.dumps(spec))
-    for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    for name in ("JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    specs = KernelSpecManager(kernel_dirs=[str(tmp_path)])
-    manager = AsyncKernelManager(kernel_name="warm", kernel_spec_manager=specs)
     committed = nbformat.read(NOTEBOOK, as_version=4)
     ran = nbformat.from_dict(committed)
-    client = NotebookClient(ran, km=manager, resources={"metadata": {"path": NOTEBOOK.parent}})
-    client.execute()  # an error in a cell is raised
+    where = {"metadata": {"path": NOTEBOOK.parent}}
+    client = NotebookClient(ran, kernel_name="warm", resources=where)
+    client.execute()  # an error in a cell is raised; the kernel ends with it
+    assert client.km is None
     shown, found = _outputs(committed), _outputs(ran)
     assert [kinds for kinds, _ in shown] == [kinds for kinds, _ in found]
     for (_, expected), (_, text) in zip(shown, found, strict=True):

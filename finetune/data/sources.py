@@ -122,6 +122,9 @@ def read_source(dataset_name: str | None, task: Task, take: Take | None = None) 
     Raises ``ValueError`` if it cannot be read.
     """
     if dataset_name is None and task.builder is not None:
+        if take is not None:
+            allowed = f"None with task {task.name}, whose data are made here"
+            raise refusal("streaming", True, allowed, "Drop the flag.")
         return task.builder()
     source = dataset_name or task.dataset_name or ""
     folder = Path(source)

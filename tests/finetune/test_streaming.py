@@ -262,3 +262,9 @@ def test_folders_of_images_need_no_streaming(tmp_path: Path) -> None:
         image_classification.main(
             replaced(flags(tmp_path, tmp_path / "out", "--train_dir", "."), dataset_name=None)
         )
+
+
+def test_a_task_that_makes_its_data_is_not_streamed(tmp_path: Path) -> None:
+    argv = replaced(flags(tmp_path, tmp_path / "out", "--task_name", "digits"), dataset_name=None)
+    with pytest.raises(Refused, match=r"^streaming is True; allowed: None with task digits"):
+        image_classification.main(argv)

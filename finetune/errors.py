@@ -81,7 +81,9 @@ def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
             traceback.print_exc()
         if os.environ.get("RANK", "0") != "0":
             time.sleep(FIRST_WORD)  # the launcher ends this process once the first has ended
-        _tell(f"error: {error}")
+        # torch begins the message with the traceback of a process that reads rows for this one.
+        name = f"{type(error).__module__}.{type(error).__qualname__}: "
+        _tell(f"error: {str(error).rpartition(name)[2]}")
         sys.exit(WRONG)
     sys.exit(found if isinstance(found, int) else 0)
 

@@ -20,8 +20,6 @@ from tasks import image_classification as images
 
 READERS = {".parquet": "parquet"}
 ENCODED = datasets.Image(decode=False)
-
-
 Rows = Mapping[str, Dataset | streaming.Streamed]
 
 
@@ -35,7 +33,7 @@ def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
     """
     if arguments.needs_torchvision:
         augmentation.transforms()  # before minutes of reading
-    stream = streaming.Training(images.TRAIN) if arguments.streaming else None
+    stream = streaming.Training(images.TRAIN, predict) if arguments.streaming else None
     task, rows = _read(arguments, stream)
     task = _with_columns(task, rows, arguments)
     row_checks.check_splits(task, rows, [task.train_split])
@@ -47,7 +45,7 @@ def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
     encoded = {n: _encoded(task, n, split, places.get(n)) for n, split in found.items()}
     if stream is None:
         return task, encoded
-    training = stream.of(task, arguments.max_train_samples, arguments.shuffle_buffer_size)
+    training = stream.of(task, arguments.max_train_samples, arguments.window)
     return task, encoded | {task.train_split: training}
 
 

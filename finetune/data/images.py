@@ -169,9 +169,9 @@ def loaders(
     origin = local.origin(whole, digests)
     sampler: Numbered | InWindows
     if isinstance(stream, Streamed):
-        found[task.train_split] = StreamedImages(stream, mode, stream.digest, label_order)
-        origin[task.train_split] = stream.origin()
-        sampler = InWindows(stream.sizes, arguments.shuffle_buffer_size)
+        known = origin[task.train_split] = stream.origin()
+        found[task.train_split] = StreamedImages(stream, mode, known["digest"], label_order)
+        sampler = InWindows(stream.sizes, arguments.window)
     else:
         sampler = Numbered(len(found[task.train_split]))
     changes = augmentation.augmentation(arguments, size, len(label_order))

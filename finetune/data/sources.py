@@ -16,8 +16,9 @@ from finetune.errors import Refused
 from finetune.settings.groups import SourceArguments
 from tasks import Task, metrics
 
-# What reads the files of each split, by its name, with features that their source states, if any.
-Take = Callable[[Mapping[str, Sequence[str]], Features | None], DatasetDict]
+# What reads the files of each split, by its name, with the features that their source states and
+# the task, where these are known.
+Take = Callable[[Mapping[str, Sequence[str]], Features | None, Task | None], DatasetDict]
 READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 TEXT_READERS = READERS | {".txt": "text"}
 
@@ -110,7 +111,7 @@ def _read_files(
     reader = _only(kinds, "train_file, validation_file, test_file", list(own.values()))
     named = {names[split]: [path] for split, path in own.items()}
     if take is not None:
-        return take(named, None)
+        return take(named, None, task)
     return local.read_files(reader, named, task.text_columns if task else ())
 
 
@@ -130,7 +131,7 @@ def read_source(dataset_name: str | None, task: Task, take: Take | None = None) 
     folder = Path(source)
     if folder.is_dir() and not (folder / "README.md").is_file():
         found = _bare_files(folder, task)
-        return take(found, None) if take else _read_bare_folder(folder, task, found)
+        return take(found, None, task) if take else _read_bare_folder(folder, task, found)
     if folder.is_file():
         remedy = "It is a file: give it as train_file, validation_file or test_file."
         raise refusal("dataset_name", source, "a hub id, or a local folder of its layout", remedy)
@@ -159,7 +160,7 @@ def _taken(take: Take, source: str, task: Task, settings: Mapping[str, Any]) -> 
     builder = load_dataset_builder(source, revision=task.revision, **settings)
     found = builder.config.data_files or {}
     return take(
-        {str(n): list(map(str, paths)) for n, paths in found.items()}, builder.info.features
+        {str(n): list(map(str, paths)) for n, paths in found.items()}, builder.info.features, task
     )
 
 

@@ -25,6 +25,7 @@ from datasets.table import InMemoryTable, cast_table_to_schema
 
 from finetune.data import local
 from finetune.data.orders import Drawn
+from finetune.data.rows import needed_splits
 from finetune.data.wording import reason, refusal
 from finetune.errors import Refused
 from finetune.terminal import tqdm
@@ -203,18 +204,20 @@ def windows(sizes: Sequence[int], order: Iterable[int], window: int) -> Iterator
 class Training:
     """What `sources.read` takes rows by: the training rows are left where they are.
 
-    The other splits are read as ever, but without the training files. ``rows`` are the training
-    rows, once the files are known.
+    The other splits that a run needs are read as ever. ``rows`` are the training rows, once the
+    files are known.
     """
 
     rows: Streamed
 
-    def __init__(self, split: str) -> None:
-        self.split = split
+    def __init__(self, split: str, predict: bool) -> None:
+        self.split, self.predict = split, predict
 
     def __call__(
-        self, files: Mapping[str, Sequence[str]], features: Features | None
+        self, files: Mapping[str, Sequence[str]], features: Features | None, task: Task | None
     ) -> DatasetDict:
+        needed = list(files) if task is None else needed_splits(task, self.predict)
+        files = {name: paths for name, paths in files.items() if name in needed}
         for paths in files.values():
             _check_parquet(paths)
         found = {

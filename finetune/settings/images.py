@@ -9,6 +9,7 @@ from finetune.errors import refusal
 from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.groups import SourceArguments, StartArguments
 
+BUFFER = 4000  # rows that streamed ones are drawn from
 MOST_STRENGTH = 30  # of torchvision's RandAugment, whose strengths are 0 to 30
 
 
@@ -76,9 +77,9 @@ class ImageDataArguments(AugmentationArguments):
         "here. Other splits are read whole.",
         False,
     )
-    shuffle_buffer_size: int = flag(
-        "[streaming] Training rows are drawn from so many at a time, which are kept in memory.",
-        4000,
+    shuffle_buffer_size: int | None = flag(
+        "[streaming] Training rows are drawn from so many at a time, which are kept in memory; "
+        f"default: {BUFFER}."
     )
     dataloader_num_workers: int = flag("Processes that read images; 0: the run's.", 0, free=True)
 
@@ -89,6 +90,13 @@ class ImageDataArguments(AugmentationArguments):
         share = self.train_val_split
         if share is not None and not 0 < share < 1:
             raise refusal("train_val_split", share, "above 0 and below 1", "Give a share.")
+        if self.shuffle_buffer_size is not None and not self.streaming:
+            raise refusal(
+                "shuffle_buffer_size",
+                self.shuffle_buffer_size,
+                "with streaming only, since other rows are drawn from all",
+                "Drop the flag, or give --streaming.",
+            )
         own = {"train_dir": self.train_dir, "train_val_split": share}
         for name, value in own.items() if self.streaming else ():
             if value is not None:
@@ -108,6 +116,11 @@ class ImageDataArguments(AugmentationArguments):
             raise refusal(
                 ", ".join(others), others, "none beside train_dir", "Drop one of the two sources."
             )
+
+    @property
+    def window(self) -> int:
+        """From how many rows streamed ones are drawn at a time."""
+        return self.shuffle_buffer_size or BUFFER
 
 
 @dataclass

@@ -50,6 +50,8 @@ def made(numbers: Sequence[int], features: Features = LABELLED) -> Dataset:
     """Rows with an image of its own for each number."""
     images = [Pillow.fromarray(pixels(number)) for number in numbers]
     labels = [number % len(CLASSES) for number in numbers]
+    if isinstance(feature := features["label"], ClassLabel):
+        labels = feature.str2int([CLASSES[label] for label in labels])
     return Dataset.from_dict({"image": images, "label": labels}, features=features)
 
 
@@ -243,6 +245,11 @@ def cut_off(folder: Path) -> None:
             "train_val_split is 0.1; allowed",
         ),
         (lambda folder: None, ("--shuffle_buffer_size", "0"), "shuffle_buffer_size is 0; allowed"),
+        (
+            lambda folder: None,
+            ("--streaming", "false"),
+            "shuffle_buffer_size is 6; allowed: with streaming only",
+        ),
     ],
 )
 def test_what_cannot_be_streamed(
@@ -268,3 +275,32 @@ def test_a_task_that_makes_its_data_is_not_streamed(tmp_path: Path) -> None:
     argv = replaced(flags(tmp_path, tmp_path / "out", "--task_name", "digits"), dataset_name=None)
     with pytest.raises(Refused, match=r"^streaming is True; allowed: None with task digits"):
         image_classification.main(argv)
+
+
+def test_labels_are_numbered_as_the_checkpoint_has_them(tmp_path: Path) -> None:
+    """The same images with classes in another order: the same loss, from the same weights."""
+    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
+    folders = [save_parquet(tmp_path / "hub"), save_parquet(tmp_path / "turned", turned)]
+    image_classification.main(flags(folders[0], tmp_path / "out"))
+    found = []
+    for folder in folders:
+        argv = flags(folder, tmp_path / f"again-{folder.name}", "--learning_rate", "0")
+        argv = replaced(argv, model_type=None, config_overrides=None)
+        argv += ["--model_name_or_path", str(tmp_path / "out")]
+        found.append(image_classification.main(argv))
+    for name in ("train_loss", "eval_loss", "eval_accuracy"):
+        assert found[0][name] == found[1][name]
+
+
+def test_the_test_split_is_not_read_without_predictions(tmp_path: Path) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    with (folder / "README.md").open("w") as card:
+        card.write(
+            CARD.replace(
+                "validation-*}\n", "validation-*}\n  - {split: test, path: data/t.parquet}\n"
+            )
+        )
+    (folder / "data" / "t.parquet").write_bytes(b"no parquet")
+    assert image_classification.main(flags(folder, tmp_path / "out"))["eval_samples"] == 12
+    with pytest.raises(Refused, match=r"t\.parquet"):
+        image_classification.main(flags(folder, tmp_path / "other", "--do_predict"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._utils import ExceptionWrapper
 
 import finetune
 from finetune import compare, errors, evidence, glue, sweep
@@ -53,6 +54,19 @@ def test_an_error_for_people_is_one_line(
         errors.exit_with(raising(error))
     assert stopped.value.code == 2
     assert capsys.readouterr().err == f"error: {' '.join(str(error).split())}\n"
+
+
+def test_a_reading_process_tells_its_error_as_this_one_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """torch raises it here again, with the traceback of that process before its words."""
+    try:
+        raising(errors.Refused("The image is unreadable."))()
+    except errors.Refused:
+        caught = ExceptionWrapper(where="in DataLoader worker process 0")
+    with pytest.raises(SystemExit):
+        errors.exit_with(caught.reraise)
+    assert capsys.readouterr().err == "error: The image is unreadable.\n"
 
 
 def test_a_defect_keeps_its_traceback() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, metadata_load
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedModel
@@ -111,7 +112,8 @@ def license_of(model: str, *, fetch: bool = False) -> str | None:
         model: a folder, or a hub id, of which the card is in the cache.
         fetch: whether a hub's card may be downloaded.
     """
-    with contextlib.suppress(OSError, ValueError):  # no card; no such model; no hub in reach
+    # No card; no such model; no hub in reach; a card whose head is no YAML.
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         path = os.path.join(model, "README.md")
         if not os.path.isdir(model):
             path = hf_hub_download(model, "README.md", local_files_only=not fetch)

@@ -31,11 +31,13 @@ from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
 from finetune.settings.schema import Settings
 from finetune.settings.training import LAST
+from hf_graphattn.usage import IMAGE, SOUND
 
 LOCK = ".run.lock"  # beside that of whoever starts a run and waits for it
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_[0-9]*")
 # They would be read with the new run's weights, where one of the two is an adapter.
-CONFIGS = ("config.json", "generation_config.json", "adapter_config.json", "README.md")
+CONFIGS = ("config.json", "generation_config.json", "adapter_config.json")
+CARD = ("README.md", IMAGE, SOUND)
 UNFINISHED = (".*.part", ".*.former")
 TENSORBOARD = ("events.out.tfevents*", "hparams.yml")  # in a folder with the family's name
 
@@ -142,5 +144,5 @@ def _left(folder: Path) -> list[Path]:
     splits = [split for task in tasks.registered().values() for split in task.test_splits]
     answers = {split.prediction_file for split in splits} - {""}
     logs = (RESULTS, LOG, EVALUATED.format("*"))
-    patterns = (*logs, *answers, *WEIGHTS, *CONFIGS, *UNFINISHED)
+    patterns = (*logs, *answers, *WEIGHTS, *CONFIGS, *CARD, *UNFINISHED)
     return [path for pattern in patterns for path in folder.glob(pattern)]

@@ -155,11 +155,11 @@ def _metric(trainer: Trainer, results: Mapping[str, Any]) -> str:
 
 def _others(trainer: Trainer, results: Mapping[str, Any]) -> str:
     """All else that was measured, in the order of the results."""
-    known = trainer.directions.keys() - {trainer.selection.metric}
     found = [
         f"{name.removeprefix('eval_')} {value:.4f}"
         for name, value in results.items()
-        if f"eval_{name.removeprefix('test_').removeprefix('eval_')}" in known
+        if f"eval_{name.removeprefix('test_').removeprefix('eval_')}" in trainer.directions
+        and name != trainer.selection.metric
         and isinstance(value, float)
     ]
     return ", ".join(found)
@@ -209,7 +209,8 @@ def _next(trainer: Trainer, family: str) -> Iterator[tuple[str, list[str]]]:
 
 def compare_words(trainer: Trainer, family: str) -> list[str]:
     """The command that compares runs like this one with plain ones."""
-    settings, chosen = trainer.settings, ("variant", "seed")  # by compare.py itself
+    settings = trainer.settings
+    chosen = ("variant", "seed", "metric")  # by compare.py itself; its metric is what it compares
     defaults = {name: _as_flag(value) for name, value in settings.defaults().items()}
     flags = {name: _as_flag(value) for name, value in settings.deciding().items()}
     flags = {n: v for n, v in flags.items() if n not in chosen and v != defaults.get(n)}

@@ -23,8 +23,9 @@ def warnings(found: Sequence[TaskResult], cells: Sequence[Cell]) -> list[str]:
 
 def _constant(task: TaskResult, cells: Sequence[Cell]) -> Iterator[str]:
     """Runs that give every row the same answer, though the rows' labels differ."""
-    seeds = defaultdict(list)
-    for cell in (cell for cell in cells if cell.task == task.task):
+    seeds, ended = defaultdict(list), {(arm.name, seed) for arm in task.arms for seed in arm.values}
+    own = (cell for cell in cells if cell.task == task.task)
+    for cell in (cell for cell in own if (cell.arm.name, cell.seed) in ended):
         answers, labels = _answers(cell.run.folder, task.metric)
         if len(answers) == 1 and len(labels) > 1:
             seeds[cell.arm.name, *answers].append(str(cell.seed))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import mean
 
 from finetune.experiments.best import leaders, optimism
-from finetune.experiments.gather import ArmResult, Paired, TaskResult
+from finetune.experiments.gather import NONE, ArmResult, Paired, TaskResult
 from finetune.experiments.space import described
 from finetune.experiments.statistics import LEVEL, least_shown, pairs_needed, smallest_p
 
@@ -103,11 +103,16 @@ def decimals(task: TaskResult) -> int:
     return max(2, next((n for n in range(6) if min(known) * 10**n >= 10), 6))
 
 
+def in_per_cent(change: float, before: float) -> str:
+    """A change in per cent of the size of what was before, with the change's own sign."""
+    return f"{100 * change / abs(before):+.2f} %" if before else NONE
+
+
 def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
     places, found = decimals(task), paired.interval
     interval = f" (95 % interval {found.words(places)})" if found else ""
     plain = mean(task.arms[0].values[seed] for seed in paired.differences)
-    share = f", {100 * paired.mean / plain:+.2f} % of {plain:.{places}f}" if plain else ""
+    share = f", {in_per_cent(paired.mean, plain)} of {plain:.{places}f}" if plain else ""
     return (
         f"{task.title} {paired.mean:+.{places}f}{interval}{share}, better in {paired.better} of "
         f"{len(paired.differences)} seeds, p = {paired.p:.2g}{_without(arm, paired)}"

@@ -39,12 +39,15 @@ CLASSIFIERS = (
 def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: Any) -> Any:
     """What an Auto class reads of this name: a configuration, a tokenizer, what makes images ...
 
-    It is of the revision asked for where it is the model's own, and is kept in its cache.
+    Where it is the model's own it is of the revision asked for, and may bring code of its own if
+    that was allowed. It is kept in the cache asked for.
 
     Raises ``Refused`` if there is no such thing.
     """
     where = arguments.hub()
-    if name != arguments.origin:
+    is_own = name == arguments.origin
+    if not is_own:
+        where = {**where, "trust_remote_code": False}
         where.pop("revision", None)
     flag = next((each for each, value in vars(arguments).items() if value == name), "name")
     try:
@@ -53,7 +56,8 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
         remedy = f"Check it. transformers said: {reason(error)}"
         if "trust_remote_code" in str(error):
-            remedy = "It brings code of its own: give --trust_remote_code to run that."
+            own, others = "give --trust_remote_code to run that.", "only the model's own is run."
+            remedy = f"It brings code of its own: {own if is_own else others}"
         raise refusal(flag, name, allowed, remedy) from error
 
 
@@ -195,11 +199,20 @@ def load_model(
                 f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
                 "Drop the flag, or start from a plain checkpoint.",
             )
-        options.pop("trust_remote_code", None)  # the class is transformers' own
+        if options.pop("trust_remote_code"):
+            raise refusal(
+                "trust_remote_code",
+                True,
+                f"False with {path}, which is patched: its class is transformers' own",
+                "Drop the flag.",
+            )
         return _read(ga.from_pretrained, path, auto_class=auto_class, backend=backend, **options)
     if settings.variant is None and backend != "auto":
         options["attn_implementation"] = backend
     if path is None:
+        if hasattr(config, "auto_map"):  # it names code of the repository, of the same revision
+            options |= {"trust_remote_code": where["trust_remote_code"]}
+            options |= {"code_revision": where["revision"]} if "revision" in where else {}
         model = auto_class.from_config(**options)
     else:
         model = _read(auto_class.from_pretrained, path, **options)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar
 
 import hf_graphattn as ga
 from finetune.errors import refusal
@@ -33,6 +33,7 @@ class Settings(Generic[Data, Model]):
     train: TrainArguments
     filter: FilterArguments
     variant: ga.VariantConfig | None
+    own_defaults: Mapping[str, Any] = field(default_factory=dict)  # the script's, of some flags
 
     def __post_init__(self) -> None:
         if self.model.trust_remote_code and self.variant is not None:
@@ -55,7 +56,8 @@ class Settings(Generic[Data, Model]):
 
     def defaults(self) -> dict[str, Any]:
         """What each flag is where it is not given, of those that need not be given."""
-        return {f.name: f.default for f in self._fields() if f.default is not MISSING}
+        known = {f.name: f.default for f in self._fields() if f.default is not MISSING}
+        return {**known, **self.own_defaults}
 
     def paths(self) -> set[str]:
         """The names of the flags whose values may be files or folders."""
@@ -114,7 +116,7 @@ class Schema(Generic[Data, Model]):
         data, model, train, filter_arguments, own_flags = parser.filled(found)
         given = {name: value for name, value in vars(own_flags).items() if value is not None}
         variant = variants.config_of(filter_arguments.variant, given)
-        return Settings(data, model, train, filter_arguments, variant)
+        return Settings(data, model, train, filter_arguments, variant, self.defaults)
 
     def given(self, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
         """The flags that ``argv`` and its recipe give, by name, with values of their types.
@@ -129,8 +131,8 @@ class Schema(Generic[Data, Model]):
 
     def kinds(self) -> dict[str, type]:
         """Each flag's type by its name; of a flag that takes several values, the type of one."""
-        hints = {n: hint for group in self._groups() for n, hint in get_type_hints(group).items()}
-        return {name: variants.flag_kind(hint)[0] for name, hint in hints.items()}
+        parser = self.parser()
+        return {name: variants.flag_kind(parser.kinds[name])[0] for name in parser.fields}
 
     def _groups(self) -> tuple[Any, ...]:
         own_flags = variants.flags_of_all(ga.variant_configs())

@@ -9,6 +9,7 @@ from typing import Any
 
 from finetune.engine.results import write_json
 from finetune.experiments import record, report, tables
+from finetune.experiments.gather import ArmResult
 from finetune.experiments.tables import Table
 from finetune.studies import look_page, summary
 from finetune.studies.run import Comparison, Study
@@ -65,13 +66,21 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in numbers.items() if name not in ("best", "command")}
     if "tasks" in kept:
         found = record.results_of(numbers)
-        own = [tables.own_flags(task.arms) for task in found]
+        own = [_own_flags(task.arms) for task in found]
         kept["tasks"] = [
             task
             | {"arms": [arm | {"flags": f} for arm, f in zip(task["arms"], flags, strict=True)]}
             for task, flags in zip(kept["tasks"], own, strict=True)
         ]
     return kept
+
+
+def _own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
+    """Those that not all arms have, and the variant, which says how an arm is drawn."""
+    return [
+        {"variant": arm.flags["variant"], **own}
+        for arm, own in zip(arms, tables.own_flags(arms), strict=True)
+    ]
 
 
 def write(studies: Sequence[Study], docs: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from finetune.experiments.gather import NONE, ArmResult, Paired, TaskResult
 from finetune.experiments.statistics import LEVEL
 from finetune.experiments.tables import Table
-from finetune.experiments.verdicts import decimals
+from finetune.experiments.verdicts import decimals, in_per_cent
 
 if TYPE_CHECKING:
     from finetune.studies.run import Comparison, Effect
@@ -52,11 +52,6 @@ def word(task: TaskResult, paired: Paired) -> str:
     return "better" if (paired.mean > 0) == task.greater_is_better else "worse"
 
 
-def in_per_cent(before: float, after: float) -> str:
-    """A change, in per cent of what was before."""
-    return f"{100 * (after - before) / before:+.2f} %"
-
-
 def _study(study: Comparison, task: TaskResult) -> Sequence[str]:
     first = task.arms[0]
     direction = "↑" if task.greater_is_better else "↓"
@@ -74,8 +69,8 @@ def _row(study: Comparison, task: TaskResult, arm: ArmResult) -> Sequence[str]:
     return [
         arm.name,
         str(len(paired.differences)),
-        in_per_cent(before, before + paired.mean),
-        " to ".join(in_per_cent(before, before + end) for end in ends) or NONE,
+        in_per_cent(paired.mean, before),
+        " to ".join(in_per_cent(end, before) for end in ends) or NONE,
         _of_paper(study.effects.get(arm.name)),
         word(task, paired),
     ]
@@ -87,7 +82,8 @@ def _of_paper(effect: Effect | None) -> str:
     if isinstance(effect, str):
         return effect
     before, after, *where = effect
-    return " ".join([in_per_cent(float(before), float(after)), *(f"({each})" for each in where)])
+    change = in_per_cent(float(after) - float(before), float(before))
+    return " ".join([change, *(f"({each})" for each in where)])
 
 
 def anchor(title: str) -> str:

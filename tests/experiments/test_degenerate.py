@@ -51,8 +51,9 @@ def test_one_answer_for_all_rows_is_told(tmp_path: Path) -> None:
         cell_of(tmp_path, "gfsa", 2, ["1\t0", "1\t1"]),
         cell_of(tmp_path, "plat", 0, ["1\t1", "1\t1"]),  # the rows have one label: no fault
         cell_of(tmp_path, "xsa", 0, ['\ta "quoted" text', "\tb"]),
+        cell_of(tmp_path, "gfsa", 9, ["1\t0", "1\t1"]),  # it has not ended
     ]
-    found = task_of({"none": [0.1, 0.2], "gfsa": [0.3, 0.1]})
+    found = task_of({"none": [0.1, 0.2], "gfsa": [0.3, 0.1, 0.2], "plat": [0.4], "xsa": [0.5, 0.6]})
     assert degenerate.warnings([found], cells) == [
         "Warning: cola, gfsa, seed 0, 2: every row is predicted as 1; such a run has learned "
         "nothing that this metric could show.",

@@ -191,7 +191,11 @@ def test_plain_attention_can_be_swept(fake: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "others", "message"),
     [
-        ("ordr: [2]", (), r"flag ordr is \[2\]; allowed: trainable, layers, order.*mean order"),
+        (
+            "ordr: [2]",
+            (),
+            r"flag ordr is \[2\]; allowed: trainable, layers, order, .*w_K, [a-z].*mean order",
+        ),
         ("p: [2.0]", (), r"flag p is \[2.0\]; allowed: with variant plat. Variant gfsa has .*w_0"),
         ("seed: [1, 2]", (), r"flag seed is \[1, 2\]; allowed: "),
         ("order: []", (), r"order is \[\]; allowed: one or more values"),

@@ -39,6 +39,14 @@ def test_verdict_of_a_gain() -> None:
     assert "comparisons" not in found
 
 
+def test_per_cents_have_the_sign_of_the_change() -> None:
+    """Of a negative mean too, as a correlation may have; of 0 there are none."""
+    falls = task_of([-0.2, -0.1, -0.3, -0.2, -0.1, -0.3], [-0.1, -0.02, -0.2, -0.12, 0.0, -0.16])
+    assert ", +50.00 % of -0.2" in verdicts.verdicts([falls])[0]
+    assert verdicts.in_per_cent(-0.05, 0.2) == "-25.00 %"
+    assert verdicts.in_per_cent(0.1, 0.0) == "-"
+
+
 def test_verdict_follows_the_metrics_direction() -> None:
     assert sentence(GAINS, greater=False).startswith("arm1 is worse than none: accuracy +0.0175")
     assert sentence(-GAINS, greater=False).startswith("arm1 is better than none: accuracy -0.0175")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny_task
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
+import hf_graphattn as ga
 import tasks
 from finetune import glue, lm
 from finetune.engine.fingerprint import differences
@@ -141,6 +143,10 @@ def test_where_a_model_is_on_the_hub_reaches_all_that_is_loaded() -> None:
     assert found == {"name": "me/model", "revision": "v2", "backend": "pil", **where}
     # A tokenizer of another repository has other revisions.
     assert loading.pretrained(Recorder, "me/other", arguments) == {"name": "me/other", **where}
+    # Nor is its code that of the model's repository, which was allowed.
+    trusting = ModelArguments("me/model", trust_remote_code=True, tokenizer_name="me/other")
+    for name, is_own in (("me/model", True), ("me/other", False)):
+        assert loading.pretrained(Recorder, name, trusting)["trust_remote_code"] is is_own
 
 
 def test_what_cannot_be_loaded_is_told_in_a_line(tmp_path: Path) -> None:
@@ -196,3 +202,23 @@ def test_a_repositorys_own_code_runs_where_it_is_trusted(
     model = load("--trust_remote_code")
     assert type(model).__name__ == "Own"
     assert model.config.id2label[1] == "acceptable"
+    untrained = loading.load_model(
+        SimpleNamespace(
+            model=ModelArguments(None, trust_remote_code=True),  # type: ignore[arg-type]
+            filter=SimpleNamespace(backend="auto"),
+            variant=None,
+        ),
+        model.config,
+    )
+    assert type(untrained).__name__ == "Own"
+
+
+def test_a_patched_folder_needs_no_trust(tmp_path: Path) -> None:
+    folder = tiny_task.save_bert(tmp_path / "bert")
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    ga.patch_model(model, ga.GFSAConfig()).save_pretrained(folder)
+    words = ["--model_name_or_path", str(folder), "--output_dir", "o", "--trust_remote_code"]
+    settings = glue.SCHEMA.parse(words)
+    config, _ = loading.load_config(settings.model, tasks.get("cola"), pad_token_id=0)
+    with pytest.raises(Refused, match=r"^trust_remote_code is True; allowed: False with .*patched"):
+        loading.load_model(settings, config)

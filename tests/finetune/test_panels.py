@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import image_runs
 import pytest
 from glue_runs import ROOT, flags, written
 
-from finetune import compare, glue, image_classification
+from finetune import code_classification, compare, glue, image_classification
+from finetune.engine import panels
 from finetune.engine.display import duration
 from finetune.settings import recipes
 from hf_graphattn import command
@@ -121,6 +123,27 @@ def test_the_commands_that_are_named_are_the_real_ones(
     unlike = {name for name, value in same.items() if value != results["settings"][name]}
     assert unlike == {"seed"}  # each run's own
     assert not (tmp_path / "out-compared").exists()
+
+
+def test_the_command_keeps_what_the_scripts_own_default_is_not() -> None:
+    """max_length is 128 in the class of flags, and 512 in code_classification.py."""
+    given = {"model_name_or_path": "m", "output_dir": "out", "variant": "gfsa"}
+    for length, is_said in ((128, True), (512, False)):
+        settings = code_classification.SCHEMA.settings(
+            {**given, "max_length": length, "metric": ["f1", "matthews_correlation"]}
+        )
+        trainer = SimpleNamespace(settings=settings, folder=Path("out"))
+        words = panels.compare_words(trainer, "code_classification")
+        assert ("--max_length" in words) == is_said
+        assert "--metric" not in words  # compare.py's is the one that is compared
+
+
+def test_the_test_value_of_the_main_metric_is_among_the_others() -> None:
+    selection = SimpleNamespace(metric="eval_accuracy")
+    directions = {"eval_accuracy": True, "eval_loss": False}
+    trainer = SimpleNamespace(selection=selection, directions=directions)
+    results = {"eval_accuracy": 0.5, "eval_loss": 0.7, "test_accuracy": 0.25, "train_loss": 0.1}
+    assert panels._others(trainer, results) == "loss 0.7000, test_accuracy 0.2500"
 
 
 def test_an_evaluation_alone_says_what_it_found(

@@ -108,7 +108,7 @@ def test_the_license_is_the_one_given_or_the_base_models(
     told = {"base_model": "user/base"}
     assert ga.model_card(patched(), "user/name", **told).data.license == "mit"
     assert ga.model_card(patched(), "user/name", license="bsd", **told).data.license == "bsd"
-    for text in ("no metadata\n", "---\nlicense: [a, b]\n---\n"):
+    for text in ("no metadata\n", "---\nlicense: [a, b]\n---\n", "---\nlicense: [a\n---\n"):
         base.write_text(text)
         card = ga.model_card(patched(), "user/name", **told)
         assert card.data.license is None

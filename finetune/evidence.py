@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = given.runs / study.name
         if given.report_only and not folder.is_dir():
             print(f"{study.name}: no runs in {folder}; the page keeps the numbers that it has.")
-            if redraw:
+            if redraw and (given.docs / "evidence" / f"{study.name}.json").is_file():
                 page.draw(study.name, given.docs)
             continue
         with contextlib.chdir(ROOT):  # the paths in the flags of a study begin there

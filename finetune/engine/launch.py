@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import DataLoaderConfiguration, DistributedType, set_seed
 
 from finetune import terminal
 from finetune.engine import output_folder, publishing
 from finetune.errors import refusal
+from finetune.settings.output import EVERY, NOWHERE
 from finetune.settings.schema import Settings
 from finetune.settings.training import TrainArguments
 
@@ -40,6 +42,7 @@ def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
 
 def make_accelerator(train: TrainArguments) -> Accelerator:
     """The accelerator of a run: seeded order of rows, a schedule that counts updates."""
+    _check_tracker(train.tracker)
     accelerator = Accelerator(
         mixed_precision=train.mixed_precision,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
@@ -51,6 +54,14 @@ def make_accelerator(train: TrainArguments) -> Accelerator:
     )
     _check_launch(accelerator)
     return accelerator
+
+
+def _check_tracker(name: str | None) -> None:
+    """Refuse a tracker that is not here: accelerate would leave it out."""
+    known = [str(each) for each in get_available_trackers()]
+    if name not in (None, EVERY, *known):
+        allowed = f"{', '.join((NOWHERE, EVERY, *known))}, which can be imported here"
+        raise refusal("report_to", name, allowed, "Choose one of these, or install it.")
 
 
 def _check_launch(accelerator: Accelerator) -> None:

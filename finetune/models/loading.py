@@ -23,6 +23,7 @@ import hf_graphattn as ga
 from finetune.errors import refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Settings
+from hf_graphattn.diagnostics import texts
 from hf_graphattn.parallel import whole
 from tasks import Task
 from tasks.refusals import reason
@@ -51,7 +52,7 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         where.pop("revision", None)
     flag = next((each for each, value in vars(arguments).items() if value == name), "name")
     try:
-        return kind.from_pretrained(name, **where, **options)
+        found = kind.from_pretrained(name, **where, **options)
     except (OSError, ValueError) as error:
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
         remedy = f"Check it. transformers said: {reason(error)}"
@@ -59,6 +60,10 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
             own, others = "give --trust_remote_code to run that.", "only the model's own is run."
             remedy = f"It brings code of its own: {own if is_own else others}"
         raise refusal(flag, name, allowed, remedy) from error
+    if isinstance(found, PreTrainedTokenizerBase) and texts.is_empty(found):
+        allowed = "with a tokenizer, instead of which transformers makes up one without words"
+        raise refusal(flag, name, allowed, f"{texts.EMPTY} Or name it: --tokenizer_name.")
+    return found
 
 
 def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:

@@ -9,6 +9,8 @@ from typing import ClassVar
 from finetune.errors import refusal
 from finetune.settings.flags import at_least, flag
 
+NOWHERE, EVERY = "none", "all"  # of trackers, as transformers says it
+
 
 @dataclass(kw_only=True)
 class OutputArguments:
@@ -31,7 +33,8 @@ class OutputArguments:
     )
     with_tracking: bool = flag("Log to trackers: all that are installed.", False, free=True)
     report_to: str | None = flag(
-        "Log to this tracker, such as tensorboard; 'all' is each installed one.", free=True
+        "Log to this tracker, such as tensorboard; 'all' is each installed one, 'none' no one.",
+        free=True,
     )
     push_to_hub: bool = flag(
         "Upload the trained model, its card and results; log in with `hf auth login` before.",
@@ -55,4 +58,5 @@ class OutputArguments:
     @property
     def tracker(self) -> str | None:
         """Where to log beside the files; None is nowhere."""
-        return self.report_to or ("all" if self.with_tracking else None)
+        asked = self.report_to or (EVERY if self.with_tracking else NOWHERE)
+        return None if asked == NOWHERE else asked

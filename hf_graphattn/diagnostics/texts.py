@@ -16,6 +16,7 @@ from hf_graphattn.adapters import is_adapter_folder
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.loading import from_pretrained
 
+EMPTY = "Save the model's there: tokenizer.save_pretrained(folder)."
 TokenIds = list[list[int]]
 
 
@@ -27,9 +28,17 @@ def load_tokenizer(path: str) -> Any:
         raise GraphAttentionError(
             f"--model {path!r} could not be loaded with its tokenizer: {error}"
         ) from error
+    if is_empty(tokenizer):
+        allowed = "a model beside its tokenizer; transformers makes up one without words there"
+        raise refusal("--model", path, allowed, EMPTY)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer
+
+
+def is_empty(tokenizer: Any) -> bool:
+    """Whether it has special tokens alone, as transformers makes one up where a folder has none."""
+    return len(tokenizer) <= len(set(tokenizer.all_special_ids))
 
 
 def load_model(path: str) -> Any:

@@ -20,6 +20,7 @@ from finetune.experiments.grid import common_flags
 from finetune.experiments.scripts import Script
 from finetune.models import loading
 from finetune.settings.groups import ModelArguments
+from hf_graphattn.diagnostics import texts
 
 BASE = ("--model_name_or_path", "m", "--output_dir", "o")
 
@@ -158,6 +159,20 @@ def test_what_cannot_be_loaded_is_told_in_a_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(Refused, match=rf"^{name} is '.*empty'; allowed: .* AutoConfig can"):
             loading.pretrained(AutoConfig, str(empty), arguments)
+
+
+def test_a_tokenizer_that_transformers_makes_up_is_refused(tmp_path: Path) -> None:
+    """Of a folder without one: it has special tokens alone, and every word would be unknown."""
+    folder = tiny_task.save_bert(tmp_path / "bert")
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model.save_pretrained(tmp_path / "alone")
+    arguments = ModelArguments(str(tmp_path / "alone"))
+    with pytest.raises(Refused, match=r"^model_name_or_path is .*; allowed: with a tokenizer, .*S"):
+        loading.load_tokenizer(arguments)
+    named = ModelArguments(str(tmp_path / "alone"), tokenizer_name=str(folder))
+    assert len(loading.load_tokenizer(named)) > 5
+    with pytest.raises(ga.GraphAttentionError, match=r"^--model is .*; allowed: a model beside"):
+        texts.load_tokenizer(str(tmp_path / "alone"))
 
 
 CODE = """

@@ -11,11 +11,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NoReturn
+
+from hf_graphattn.printing import until_unread
 
 DEBUG = "--debug"  # the flag that shows where an error comes from
 WRONG, INTERRUPTED = 2, 130  # exit codes
-STOPPED = "Stopped. With --resume_from_checkpoint last it goes on from its last checkpoint, if any."
+STOPPED = (
+    "Stopped. Where it had saved checkpoints (--checkpointing_steps) the same command goes on from "
+    "the last one with --resume_from_checkpoint last."
+)
+FEW = 4  # names that a question has
 FIRST_WORD = 10.0  # seconds in which the first of several processes has told an error and ended
 
 
@@ -58,8 +65,29 @@ def meant(given: Iterable[str], known: Iterable[str], otherwise: str = "", sign:
     ``sign`` is put before each name.
     """
     names = list(known)
-    close = dict.fromkeys(n for name in given for n in difflib.get_close_matches(name, names))
+    close = dict.fromkeys(
+        n for name in given for n in _parts(name, names) or difflib.get_close_matches(name, names)
+    )
     return f"Did you mean {' or '.join(sign + name for name in close)}?" if close else otherwise
+
+
+def near(name: str) -> str:
+    """What to say of a name that nothing was found by, if it looks like a path from here."""
+    path = Path(name)
+    folder, leaf = path.parent, path.name
+    if path.exists() or not folder.is_dir():
+        return ""
+    question = meant([leaf], [each.name for each in folder.iterdir()])
+    if not path.parts[1:]:
+        return f"As a folder it is not here. {question} " if question else ""
+    return f"The folder {folder} is here, and has no {leaf}. {question} ".replace("  ", " ")
+
+
+def _parts(given: str, names: Iterable[str]) -> list[str]:
+    """The few names that the given one is a part of, word by word: epochs of num_train_epochs."""
+    words = set(given.lower().replace("-", "_").split("_"))
+    found = [name for name in names if words <= set(name.lower().split("_"))]
+    return found if len(found) <= FEW else []
 
 
 def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
@@ -70,7 +98,8 @@ def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
     Any other error is a defect, and keeps its traceback.
     """
     try:
-        found = main()
+        with until_unread():
+            found = main()
     except KeyboardInterrupt:
         _tell(stopped)
         sys.exit(INTERRUPTED)

@@ -19,14 +19,17 @@ from typing import Any
 
 from finetune.experiments import command_line
 from finetune.settings.words import WordParser
-from finetune.studies import page
-from finetune.studies.run import ROOT, Given, studies
+from finetune.studies import ROOT, rows_by_name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the studies asked for, and write the page; returns 1 if runs are missing."""
+    asked = vars(parser(list(rows_by_name())).parse_args(argv))
+    # Imported here: the flags are read without them.
+    from finetune.studies import page
+    from finetune.studies.run import Given, studies
+
     rows = studies()
-    asked = vars(parser([study.name for study in rows]).parse_args(argv))
     names = asked.pop("studies")
     asked.pop("debug", None)
     redraw = asked.pop("redraw")

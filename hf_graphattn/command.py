@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import hf_graphattn as ga
 
 from .errors import GraphAttentionError
+from .printing import until_unread
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ or with the scripts of the project, from the root of its repository:
 PATCHED = "a patched model's folder, or its hub id"
 
 
+@until_unread()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What it cannot use ends it with one line and exit status 2."""
     parser = _parser()

@@ -12,7 +12,7 @@ from datasets import DatasetDict, Features, load_dataset, load_dataset_builder
 import tasks
 from finetune.data import columns, files, labels, local
 from finetune.data.wording import Words, listed, reason, refusal
-from finetune.errors import Refused
+from finetune.errors import Refused, near
 from finetune.settings.groups import SourceArguments
 from tasks import Task, metrics
 
@@ -151,7 +151,7 @@ def read_source(dataset_name: str | None, task: Task, take: Take | None = None) 
             "dataset_name",
             source,
             f"a hub id that can be reached, or a local folder, with {settings}",
-            f"Loading said: {reason(error)}",
+            f"{near(source)}Loading said: {reason(error)}",
         ) from None
 
 

@@ -6,15 +6,17 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
 from finetune.engine.display import duration
-from finetune.engine.predictions import EVALUATED
-from finetune.engine.results import RESULTS, machine_name
+from finetune.engine.predictions import evaluated, only_answer
+from finetune.engine.results import RESULTS, machine_name, read_json
 from finetune.engine.trainer import Trainer
+from finetune.errors import Refused
 from finetune.settings import recipes
 from finetune.settings.training import EACH_EPOCH
 from finetune.settings.variants import NO_VARIANT
@@ -37,7 +39,7 @@ def opening(trainer: Trainer, family: str) -> str:
         ("task", _task(trainer)),
         ("model", _model(trainer)),
         *_filter(trainer),
-        *([] if settings.train.do_eval_only else _training(trainer)),
+        *(_otherwise(trainer) if settings.train.do_eval_only else _training(trainer)),
         ("device", _device(trainer)),
         ("output", str(trainer.folder)),
     ]
@@ -51,6 +53,7 @@ def closing(trainer: Trainer, family: str, results: Mapping[str, Any]) -> str:
     rows = [
         ("metric", _metric(trainer, results)),
         ("also", _others(trainer, results)),
+        *_constant(trainer),
         ("time", _time(results)),
         *_moved(results),
         ("saved", f"{trainer.folder}: {', '.join(_saved(trainer))}"),
@@ -131,6 +134,20 @@ def _training(trainer: Trainer) -> Iterator[Row]:
         yield "checkpoints", f"{when}; kept: {kept}"
 
 
+def _otherwise(trainer: Trainer) -> Iterator[Row]:
+    """Which inputs the model to evaluate was trained on, where those here are others."""
+    settings = trainer.settings
+    path = Path(settings.model.model_name_or_path or "") / RESULTS
+    before: dict[str, Any] = {}
+    with suppress(Refused, OSError):  # none is there, or not ours: transformers has such a file too
+        before = read_json(path)["settings"]
+    flags = (name for name in settings.data.INPUTS if name in before)
+    now = settings.flat()
+    changed = [f"{n} {before[n]}, here {now[n]}" for n in flags if before[n] != now[n]]
+    if changed:
+        yield "warning", f"the model was trained with {'; '.join(changed)}"
+
+
 def _device(trainer: Trainer) -> str:
     accelerator = trainer.accelerator
     precision = accelerator.mixed_precision
@@ -165,6 +182,23 @@ def _others(trainer: Trainer, results: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
+def _constant(trainer: Trainer) -> Iterator[Row]:
+    """What makes the metrics say nothing: one answer to all rows, though their labels differ."""
+    for path in evaluated(trainer.folder).values():
+        answer = only_answer(path)
+        if answer is not None:
+            yield "warning", f"every row is predicted as {_named(trainer, answer)} ({path.name})"
+
+
+def _named(trainer: Trainer, answer: str) -> str:
+    """An answer of a file of predictions: a class by its name."""
+    names = trainer.task.label_names
+    is_number = trainer.task.objective != "regress" and answer.isdecimal()
+    if is_number and int(answer) < len(names):
+        return names[int(answer)]
+    return answer or "no text"
+
+
 def _time(results: Mapping[str, Any]) -> str:
     evaluation = duration(results["eval_runtime"])
     if "train_runtime" not in results:
@@ -186,7 +220,7 @@ def _saved(trainer: Trainer) -> Iterator[str]:
     if not train.do_eval_only:
         yield "the model"
     yield RESULTS
-    yield from sorted(path.name for path in folder.glob(EVALUATED.format("*")))
+    yield from (path.name for path in evaluated(folder).values())
     if train.do_predict:
         yield from (split.prediction_file for split in trainer.task.test_splits)
 

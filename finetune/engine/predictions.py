@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,21 @@ def write_evaluated(
     lines = [f"{i}\t{value}\t{label}" for i, (value, label) in enumerate(rows)]
     text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
     storage.write_text(folder / EVALUATED.format(split.key_suffix), text)
+
+
+def evaluated(folder: Path) -> dict[str, Path]:
+    """The files that `write_evaluated` wrote there, by the end of their split's keys."""
+    before, after = EVALUATED.split("{}")
+    paths = sorted(folder.glob(EVALUATED.format("*")))
+    return {path.name.removeprefix(before).removesuffix(after): path for path in paths}
+
+
+def only_answer(path: Path) -> str | None:
+    """The answer that all rows of such a file got, though their labels differ; else None."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    answers, labels = ({row[name] for row in rows} for name in ("prediction", "label"))
+    return answers.pop() if len(answers) == 1 and len(labels) > 1 else None
 
 
 def _submitted(task: Task, value: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, get_token
+from huggingface_hub import EvalResult, HfApi, ModelCard, get_token
 from torch import Tensor
 
 import hf_graphattn as ga
@@ -40,38 +40,63 @@ def repository(settings: Settings[Any, Any]) -> str:
         return HfApi().create_repo(name, exist_ok=True, private=private).repo_id
 
 
-def push(
+def card_of(
     model: Any,
-    folder: Path,
     task: Task,
     settings: Settings[Any, Any],
     results: Mapping[str, Any],
     processor: Any = None,
     example: Any = None,
-) -> str:
-    """Upload ``folder`` in one commit; returns its address.
+) -> ModelCard:
+    """A patched model's card.
 
-    A patched model's folder gets its card first, which an adapter's has in place of PEFT's.
-    ``example`` is an input for the card (`Loaders`), and ``processor`` makes the model's inputs.
-
-    Raises ``Refused`` if that fails; the folder is whole.
+    Where the model is spread over processes, each of them must call this. ``example`` is an input
+    for the card (`shown`), and ``processor`` makes the model's inputs.
     """
     repo_id, base = repository(settings), settings.model.model_name_or_path
     data = hub_id(settings.data.dataset_name or task.dataset_name)
-    if ga.is_patched(model):
-        if isinstance(example, Tensor):
-            example = processor.decode(example)
-        card = ga.model_card(
-            model,
-            repo_id,
-            base_model=hub_id(base),
-            datasets=[] if data is None else [data],
-            results=list(evaluations(task, settings, results)),
-            license=settings.train.license or (base and license_of(base, fetch=True)),
-            tokenizer=processor,
-            example=example,
-            training=training(settings, results),
-        )
+    return ga.model_card(
+        model,
+        repo_id,
+        base_model=hub_id(base),
+        datasets=[] if data is None else [data],
+        results=list(evaluations(task, settings, results)),
+        license=settings.train.license or (base and license_of(base, fetch=True)),
+        tokenizer=processor,
+        example=example,
+        training=training(settings, results),
+    )
+
+
+def shown(example: Any, settings: Settings[Any, Any], processor: Any) -> Any:
+    """The input of an evaluation row (`Loaders`) that the card may show; else None.
+
+    One's own files are for nobody else to see, unless ``hub_example`` says so.
+    """
+    values, names = settings.flat(), {f.name for f in fields(settings.data)} & settings.paths()
+    paths = (values[name] for name in names)
+    is_own = any(isinstance(path, str) and Path(path).exists() for path in paths)
+    asked = settings.train.hub_example
+    if not (asked or (asked is None and not is_own)):
+        return None
+    return processor.decode(example) if isinstance(example, Tensor) else example
+
+
+def push(
+    folder: Path,
+    task: Task,
+    settings: Settings[Any, Any],
+    card: ModelCard | None = None,
+    example: Any = None,
+) -> str:
+    """Upload ``folder`` in one commit; returns its address.
+
+    The card, if any, is put there before, instead of PEFT's, with the file of its example.
+
+    Raises ``Refused`` if that fails; the folder is whole.
+    """
+    repo_id = repository(settings)
+    if card is not None:
         save_example(example, folder)
         card.save(folder / "README.md")
     with _told(f"{folder} is whole, but could not be pushed (`hf upload {repo_id} {folder}` will)"):

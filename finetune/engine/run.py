@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from accelerate.logging import get_logger
 from accelerate.utils import set_seed
 
+import hf_graphattn as ga
 from finetune.engine import output_folder, panels, publishing, storage
 from finetune.engine.results import RESULTS, origin, peak_memory, write_json
 from finetune.engine.trainer import Trainer
@@ -16,6 +17,7 @@ from finetune.models import tuning
 from finetune.models.loading import filter_statistics
 from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.schema import Settings
+from hf_graphattn.parallel import is_spread
 
 logger = get_logger(__name__)
 HARDLY = 1e-3  # a scalar that moved by less changes next to nothing
@@ -83,12 +85,22 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
     )
     if accelerator.is_main_process:
         write_json(folder / RESULTS, results)
-        if settings.train.push_to_hub:
-            model = accelerator.unwrap_model(trainer.model)
-            about = (trainer.task, settings, results, processor, trainer.example)
-            logger.info(publishing.push(model, folder, *about))
+    if settings.train.push_to_hub:
+        push(trainer, processor, results)
     accelerator.wait_for_everyone()
     return results
+
+
+def push(trainer: Trainer, processor: Processor, results: dict[str, Any]) -> None:
+    """Upload the folder with its card; all processes make that of a model spread over them."""
+    accelerator, task, settings = trainer.accelerator, trainer.task, trainer.settings
+    model, card = accelerator.unwrap_model(trainer.model), None
+    example = publishing.shown(trainer.example, settings, processor)
+    is_main = accelerator.is_main_process
+    if ga.is_patched(model) and (is_main or is_spread(model)):
+        card = publishing.card_of(model, task, settings, results, processor, example)
+    if is_main:
+        logger.info(publishing.push(trainer.folder, task, settings, card, example))
 
 
 def tell_how_far(moved: float | None, rate: float | None) -> None:

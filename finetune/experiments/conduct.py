@@ -68,14 +68,15 @@ def announce(asked: Experiment, cells: Sequence[Cell]) -> None:
     seeds, warning = asked.seeds, None
     if asked.space is None:
         said = f"{', '.join(tasks)}; {', '.join(names[1:])} against {names[0]}"
-        said = f"{len(cells)} runs: {said}; seeds {seeds[0]} to {seeds[-1]}"
+        which = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+        said = f"{len(cells)} runs: {said}; {which}"
         warning = limits(len(seeds), len(tasks) * (len(names) - 1))
     else:
         what = " and ".join([asked.space.variant, *(arm.name for arm in asked.arms)])
         said = f"{len(cells)} runs: {len(names) - len(asked.arms)} settings of {what}"
         if asked.given.trials:
             said = f"{asked.given.trials} trials of {what}"
-        said += f"; {len(seeds)} seeds"
+        said += f"; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
         if len(seeds) < LEAST_RESAMPLED and asked.arms:
             warning = f"differences have intervals from {LEAST_RESAMPLED} seeds on."
     file = sys.stderr if asked.given.dry_run else sys.stdout

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.predictions import evaluated, only_answer
 from finetune.experiments.gather import MOVED, TaskResult
 from finetune.experiments.grid import Cell
 
@@ -26,28 +24,16 @@ def _constant(task: TaskResult, cells: Sequence[Cell]) -> Iterator[str]:
     seeds, ended = defaultdict(list), {(arm.name, seed) for arm in task.arms for seed in arm.values}
     own = (cell for cell in cells if cell.task == task.task)
     for cell in (cell for cell in own if (cell.arm.name, cell.seed) in ended):
-        answers, labels = _answers(cell.run.folder, task.metric)
-        if len(answers) == 1 and len(labels) > 1:
-            seeds[cell.arm.name, *answers].append(str(cell.seed))
+        files = evaluated(cell.run.folder)
+        ends = [end for end in files if task.metric.endswith(end)]
+        answer = only_answer(files[max(ends, key=len)]) if ends else None
+        if answer is not None:
+            seeds[cell.arm.name, answer].append(str(cell.seed))
     for (arm, answer), which in seeds.items():
         yield (
             f"{arm}, seed {', '.join(which)}: every row is predicted as {answer or 'no text'}; "
             "such a run has learned nothing that this metric could show."
         )
-
-
-def _answers(folder: Path, metric: str) -> tuple[set[str], set[str]]:
-    """The different predictions and labels of the metric's split; none where no run wrote any."""
-    before, after = EVALUATED.split("{}")
-    names = (path.name for path in folder.glob(EVALUATED.format("*")))
-    ends = (name.removeprefix(before).removesuffix(after) for name in names)
-    own = [end for end in ends if metric.endswith(end)]
-    if not own:
-        return set(), set()
-    path = folder / EVALUATED.format(max(own, key=len))
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return {row["prediction"] for row in rows}, {row["label"] for row in rows}
 
 
 def _zeros(task: TaskResult) -> Iterator[str]:

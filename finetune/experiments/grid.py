@@ -20,7 +20,7 @@ PER_RUN = ("variant", "seed", "output_dir")  # each run has its own
 # What is said per run, and what would make runs that cannot be compared.
 NOT_COMMON = (
     *(*PER_RUN, "resume_from_checkpoint", "overwrite_output_dir", "do_eval_only"),
-    *("push_to_hub", "hub_model_id", "hub_private_repo"),
+    *("push_to_hub", "hub_model_id", "hub_private_repo", "hub_example"),
 )
 
 

@@ -155,4 +155,5 @@ def limits(pairs: int, comparisons: int) -> str | None:
     if among and least <= LEVEL:
         said += f", {min(1.0, least * comparisons):.3g} after Holm's correction"
         takes += ", or fewer arms or tasks"
-    return f"{pairs} seeds cannot show a difference{among}: {said}. {takes}."
+    seeds = f"{pairs} seed{'s' if pairs > 1 else ''}"
+    return f"{seeds} cannot show a difference{among}: {said}. {takes}."

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 import hf_graphattn as ga
-from finetune.errors import refusal
+from finetune.errors import near, refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Settings
 from hf_graphattn.diagnostics import texts
@@ -55,7 +55,7 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         found = kind.from_pretrained(name, **where, **options)
     except (OSError, ValueError) as error:
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
-        remedy = f"Check it. transformers said: {reason(error)}"
+        remedy = f"{near(name or '') or 'Check it. '}transformers said: {reason(error)}"
         if "trust_remote_code" in str(error):
             own, others = "give --trust_remote_code to run that.", "only the model's own is run."
             remedy = f"It brings code of its own: {own if is_own else others}"
@@ -233,7 +233,7 @@ def _read(load: Any, path: str, **options: Any) -> PreTrainedModel:
             model, told = load(path, output_loading_info=True, **options)
     except OSError as error:
         allowed = "a hub id that can be reached, or a folder, with weights"
-        said = f"Check it. transformers said: {reason(error)}"
+        said = f"{near(path) or 'Check it. '}transformers said: {reason(error)}"
         raise refusal("model_name_or_path", path, allowed, said) from error
     count = len(model.state_dict())
     kinds = {

@@ -16,9 +16,13 @@ LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
 
 @dataclass
 class SourceArguments:
-    """Which rows to train on and to measure."""
+    """Which rows to train on and to measure.
+
+    ``INPUTS`` are the flags that make a model's inputs what they are, in evaluation as in training.
+    """
 
     TITLE: ClassVar[str] = "data"
+    INPUTS: ClassVar[tuple[str, ...]] = ()
 
     task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
     dataset_name: str | None = flag(
@@ -49,6 +53,7 @@ class SourceArguments:
 class DataArguments(SourceArguments):
     """What to train on and to measure, and how long the inputs are."""
 
+    INPUTS: ClassVar[tuple[str, ...]] = ("max_length",)
     max_length: int = flag(
         "Longest input, in tokens; longer ones are cut.", 128, aliases=also("max_seq_length")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from finetune.errors import refusal
 from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
@@ -17,6 +17,7 @@ HELD_OUT = 5  # per cent, as in transformers' run_clm
 class LanguageDataArguments(SourceArguments):
     """The text, how it is cut for training, and how it is measured."""
 
+    INPUTS: ClassVar[tuple[str, ...]] = ("block_size", "row_end", "word_level")
     train_file: str | None = flag("Own txt, csv, json or parquet file to train on.", path=PATH)
     max_train_samples: int | None = flag(
         "Train on the first so many rows: of a txt file its lines, not blocks as in run_clm."

@@ -43,6 +43,11 @@ class OutputArguments:
     )
     hub_model_id: str | None = flag("Repository to push to; default: output_dir's name.", free=True)
     hub_private_repo: bool | None = flag("Whether a new repository is private.", free=True)
+    hub_example: bool | None = flag(
+        "Show an evaluation row on the pushed card, with what the model makes of it; default: "
+        "where the rows are a dataset of the hub, or come with the project.",
+        free=True,
+    )
     license: str | None = flag(
         "License for the card of what is pushed, by its id on the hub, such as apache-2.0; "
         "default: the base model's, where its own card says one.",

@@ -77,6 +77,13 @@ class Parser(WordParser):
             raise Refused(f"{said} {meant(unknown, [*self.names, *besides], SEE, sign='--')}")
         return self._translated({n: self._chosen(n, v) for n, v in vars(found).items()})
 
+    def unsaid(self, written: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+        """What is written of a recipe, without what the words say under one name or another."""
+        said = {_usual(word).partition("=")[0].removeprefix("--") for word in words}
+        groups = [{name, *aliases.kinds} for name, aliases in self._aliases().items()]
+        again = {name for group in groups if group & said for name in group}
+        return {name: value for name, value in written.items() if name not in again}
+
     def filled(self, given: Mapping[str, Any]) -> list[Any]:
         """An object of each group, with the flags that are given, and defaults.
 

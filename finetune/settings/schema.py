@@ -148,7 +148,7 @@ class Schema(Generic[Data, Model]):
         found = parser.given(argv, besides)
         if found.get("recipe") is not None:
             written = recipes.read(found["recipe"], parser.names)
-            flags = parser.given(recipes.words(written))
+            flags = parser.given(recipes.words(parser.unsaid(written, argv)))
             chosen = found.get("variant")
             if chosen not in (None, flags.get("variant")):
                 flags = variants.fitting(flags, chosen)

@@ -1,1 +1,16 @@
 """The studies of docs/evidence.md: running them, and writing the page from their numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rows_by_name() -> dict[str, dict[str, Any]]:
+    """The rows of `evidence.yaml`, in their order."""
+    path = ROOT / "finetune" / "evidence.yaml"
+    return dict(yaml.safe_load(path.read_text("utf-8")))

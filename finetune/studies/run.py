@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import yaml
 
 from finetune import compare, sweep
-from finetune.studies import look
+from finetune.studies import ROOT, look, rows_by_name
 from tasks import demo_lm, image_classification
 
-ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ROOT / "finetune" / "evidence.yaml"
 Effect = str | Sequence[str | float]
 ROWS = 32  # of the validation set, for the look inside
 
@@ -121,10 +118,9 @@ class Sensitivity(Study):
 
 def studies() -> list[Comparison | Sensitivity]:
     """The rows of `evidence.yaml`, in their order."""
-    rows = yaml.safe_load(STUDIES.read_text("utf-8"))
     return [
         (Sensitivity if "space" in row else Comparison)(name=name, **row)
-        for name, row in rows.items()
+        for name, row in rows_by_name().items()
     ]
 
 

@@ -161,6 +161,41 @@ def test_an_evaluation_alone_says_what_it_found(
     assert commands(out) == []
 
 
+@pytest.mark.parametrize(
+    ("length", "said"), [("9", "the model was trained with max_length 8, here 9"), ("8", None)]
+)
+def test_an_evaluation_of_other_inputs_than_in_training_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], length: str, said: str | None
+) -> None:
+    glue.main(flags(tmp_path, "cola", "--max_length", "8"))
+    words = ["--model_name_or_path", str(tmp_path / "out"), "--max_length", length]
+    words += ["--output_dir", str(tmp_path / "again"), "--do_eval_only"]
+    glue.main(flags(tmp_path, "cola", *words))
+    assert rows(capsys.readouterr().out).get("Evaluation: glue.py warning") == said
+    # transformers' Trainer has a file of this name too.
+    (tmp_path / "out" / "all_results.json").write_text('{"epoch": 3.0}')
+    glue.main(flags(tmp_path, "cola", *words, "--overwrite_output_dir"))
+    assert "Evaluation: glue.py warning" not in rows(capsys.readouterr().out)
+
+
+def test_a_run_that_gives_one_answer_says_so(tmp_path: Path) -> None:
+    """By the name of its class; scores and texts as they are."""
+    for objective, names, answer, said in (
+        ("classify", ("no", "yes"), "1", "yes"),
+        ("regress", (), "1", "1"),
+        ("ctc", (), "", "no text"),
+    ):
+        rows = [f"{i}\t{answer}\t{i}" for i in range(2)]
+        text = "\n".join(["index\tprediction\tlabel", *rows]) + "\n"
+        (tmp_path / "eval_predictions.tsv").write_text(text)
+        task = SimpleNamespace(objective=objective, label_names=names)
+        found = list(panels._constant(SimpleNamespace(folder=tmp_path, task=task)))
+        told = f"every row is predicted as {said} (eval_predictions.tsv)"
+        assert found == [("warning", told)]
+    (tmp_path / "eval_predictions.tsv").write_text("index\tprediction\tlabel\n0\t1\t1\n1\t1\t1\n")
+    assert list(panels._constant(SimpleNamespace(folder=tmp_path, task=task))) == []
+
+
 def test_an_adapter_is_named_with_what_it_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ from finetune.glue import SCHEMA
 def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--push_to_hub")
     argv += ["--hub_model_id", "user/cola", "--checkpointing_steps", "epoch"]
-    argv += ["--license", "mit"]
+    argv += ["--license", "mit", "--hub_example"]
     files = pushed("glue", argv, "user/cola", tmp_path / "home")
     assert {"README.md", "graph_attn.py", "model.safetensors", "all_results.json"} <= set(files)
     assert not any(name.startswith("step_") or name.endswith(".lock") for name in files)
@@ -47,6 +47,7 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
 
 def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--peft", "lora", "--push_to_hub")
+    argv += ["--hub_example"]
     files = pushed("glue", [*argv, "--hub_model_id", "user/lora"], "user/lora", tmp_path / "home")
     card = files["README.md"].decode()
     assert 'ga.load_peft(base, "user/lora")' in card
@@ -66,7 +67,7 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
         model_type=None,
         config_overrides=None,
     )
-    argv += ["--push_to_hub", "--hub_model_id", "user/swin"]
+    argv += ["--push_to_hub", "--hub_model_id", "user/swin", "--hub_example"]
     files = pushed("image_classification", argv, "user/swin", tmp_path / "home")
     card = files["README.md"].decode()
     assert Image.open(io.BytesIO(files["example.png"])).size == (8, 8)
@@ -119,6 +120,25 @@ def test_a_local_folder_of_data_is_not_told(tmp_path: Path) -> None:
     assert found.dataset_type == "mrpc"
 
 
+def test_rows_of_own_files_are_shown_to_nobody_unasked(tmp_path: Path) -> None:
+    """Those of a hub's data set, or of the project's own, are public already."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("sentence,label\na,b\n")
+    base = ["--model_name_or_path", "m", "--output_dir", str(tmp_path / "o")]
+    own = ["--train_file", str(rows), "--validation_file", str(rows)]
+    folder = ["--task_name", "cola", "--dataset_name", str(tmp_path)]
+    hub = ["--task_name", "cola", "--dataset_name", "nyu-mll/glue"]
+    for words, is_shown in ((own, False), (folder, False), (hub, True), (hub[:2], True)):
+        for said, expected in (((), is_shown), (("true",), True), (("false",), False)):
+            asked = ["--hub_example", *said] if said else []
+            settings = SCHEMA.parse([*base, *words, *asked])
+            found = publishing.shown(("a text",), settings, None)
+            assert found == (("a text",) if expected else None)
+    tokens = torch.tensor([1, 2])
+    decoding = SimpleNamespace(decode=lambda given: f"{given.tolist()}")
+    assert publishing.shown(tokens, SCHEMA.parse([*base, *hub]), decoding) == "[1, 2]"
+
+
 class Hub:
     """A hub's client that fails, or else remembers what it was asked for."""
 
@@ -165,4 +185,4 @@ def test_what_cannot_be_pushed_is_refused_before_training(
 
 def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
     with pytest.raises(Refused, match=r"is whole, but could not be pushed \(`hf upload user/out"):
-        publishing.push(torch.nn.Identity(), tmp_path, tasks.get("cola"), asked(tmp_path), {})
+        publishing.push(tmp_path, tasks.get("cola"), asked(tmp_path))

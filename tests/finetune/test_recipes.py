@@ -58,6 +58,18 @@ def test_the_command_line_wins_wherever_the_recipe_stands(tmp_path: Path, place:
     assert (found.train.do_predict, found.train.output_dir) == (False, "p")
 
 
+def test_what_the_words_say_by_another_name_takes_the_recipes_place(tmp_path: Path) -> None:
+    """`save_strategy: steps` alone asks for save_steps, which the words give."""
+    for written, words in (
+        ("save_strategy: steps", "--save_steps 5"),
+        ("save_strategy: epoch", "--checkpointing_steps=5"),
+        ("checkpointing_steps: epoch", "--save-strategy steps --save-steps 5"),
+    ):
+        named = recipe(tmp_path, f"model_name_or_path: m\noutput_dir: o\n{written}\n")
+        settings = glue.SCHEMA.parse(["--recipe", named, *words.split()])
+        assert settings.train.checkpointing_steps == "5"
+
+
 def test_another_variant_leaves_the_recipes_own_settings(tmp_path: Path) -> None:
     named = ["--recipe", recipe(tmp_path)]
     assert glue.SCHEMA.parse([*named, "--variant", "none"]).variant is None

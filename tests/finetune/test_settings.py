@@ -168,7 +168,7 @@ print("loaded:", *({HEAVY} & set(sys.modules)))
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-@pytest.mark.parametrize("script", ["compare", "sweep"])
+@pytest.mark.parametrize("script", ["compare", "sweep", "evidence"])
 def test_what_runs_scripts_says_its_flags_before_torch_is_imported(script: str) -> None:
     program = f"""
 import sys

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 from torch._utils import ExceptionWrapper
+from transformers import AutoConfig
 
 import finetune
 from finetune import compare, errors, evidence, glue, sweep
 from finetune.engine.checkpoints import CheckpointError
 from finetune.engine.storage import SaveError
 from finetune.experiments.scripts import families
+from finetune.models import loading
+from finetune.settings.groups import ModelArguments
 from finetune.settings.parser import Parser
 from hf_graphattn import GraphAttentionError
 from tasks.refusals import TaskError
@@ -122,6 +125,48 @@ def test_as_a_process() -> None:
     assert re.fullmatch(
         r"error: .*--learning_ratt 1\. Did you mean --learning_rate.*\n", done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        f"from finetune.errors import exit_with; exit_with(lambda: print('x' * {10**6}))",
+        "import sys; sys.argv = ['graphattn', '--help']\n"
+        "from hf_graphattn.command import main; main()",
+    ],
+)
+def test_nobody_reads_what_is_printed(main: str) -> None:
+    """As `head` does once it has its lines: no traceback."""
+    program = f"import sys; sys.stdin.readline()\n{main}"  # once the other end is closed
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", program], **streams)
+    process.stdout.close()
+    _, said = process.communicate(b"\n")
+    assert said == b""
+    assert process.returncode in (141, 0)  # argparse swallows what its own --help meets
+
+
+def test_another_pipe_that_breaks_is_a_defect() -> None:
+    with pytest.raises(BrokenPipeError):
+        errors.exit_with(raising(BrokenPipeError()))
+
+
+def test_a_path_that_is_mistyped_is_told_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a name that could be on the hub as what it may be."""
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    told = "The folder runs is here, and has no frist. Did you mean first? "
+    assert errors.near("runs/frist") == told
+    assert errors.near("runs/other") == "The folder runs is here, and has no other. "
+    assert errors.near("rums") == "As a folder it is not here. Did you mean runs? "
+    assert [errors.near(name) for name in ("bert-base-uncased", "user/bert", "runs/first")] == [
+        ""
+    ] * 3
+    arguments = ModelArguments("runs/frist")
+    with pytest.raises(errors.Refused, match=r"has no frist\. Did you mean first\? transformers"):
+        loading.pretrained(AutoConfig, "runs/frist", arguments)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -1,0 +1,37 @@
+"""What a command prints, and that whoever reads it may stop reading."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+UNREAD = 141  # the exit code that a shell gives such a command
+
+
+@contextmanager
+def until_unread() -> Iterator[None]:
+    """End the process without a word where nobody reads any more what it prints, as `head` does."""
+    try:
+        try:
+            yield
+        except SystemExit:  # of --help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_unread():  # another pipe's
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
+        sys.exit(UNREAD)
+
+
+def _is_unread() -> bool:
+    """Whether the other end of what is printed is closed; not known on Windows."""
+    if not hasattr(select, "poll"):
+        return True
+    watch = select.poll()
+    watch.register(sys.stdout, 0)  # an error is told in any case
+    return bool(watch.poll(0))

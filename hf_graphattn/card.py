@@ -67,7 +67,7 @@ def model_card(
         GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
     config, came_from = read_config(model), _entry(model).get("base_model")
-    repo_id, task = checked_id("repo_id", repo_id), _task(model)
+    repo_id = checked_id("repo_id", repo_id)
     base_model = hub_id(came_from) if base_model is None else checked_id("base_model", base_model)
     if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
         raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
@@ -77,32 +77,86 @@ def model_card(
     if training is not None and not isinstance(training, Mapping):
         raise refusal("training", training, "None, or values by their names")
     license = license or (base_model and license_of(base_model)) or None
+    tags = list(dict.fromkeys([*TAGS, config.variant, *tags]))
+    data = _head(model, repo_id, base_model, datasets, results, language, license, tags)
+    task = data.pipeline_tag
+    parts = [
+        _introduction(model, repo_id, base_model),
+        usage(model, task, repo_id, base_model, tokenizer, checked_example(task, example)),
+        "" if is_adapted(model) else _by_transformers(model, repo_id),
+        _filter(config, _learned(model)),
+        *_account(results, training or {}, base_model, datasets, license),
+    ]
+    return _card(data, parts)
+
+
+def plain_card(
+    model: PreTrainedModel,
+    repo_id: str,
+    *,
+    base_model: str | None,
+    datasets: Sequence[str],
+    results: Sequence[EvalResult],
+    license: str | None,
+    training: Mapping[str, object],
+) -> ModelCard:
+    """The card of a model with plain attention, which a patched one is compared with.
+
+    The arguments are those of `model_card`.
+    """
+    name, origin = type(model).__name__, f", made from `{base_model}`" if base_model else ""
+    said = f"# {repo_id.split('/')[-1]}\n\n`{name}`{origin}, with plain attention. {_versions()}"
+    auto_class = own_auto_class(model) or name
+    code = f"from transformers import {auto_class}\n\n"
+    code += f'model = {auto_class}.from_pretrained("{repo_id}")'
+    data = _head(model, repo_id, base_model, datasets, results, None, license, TAGS[:1])
+    account = _account(results, training, base_model, datasets, license)
+    return _card(data, [said, f"## Usage\n\n{fenced(code, 'python')}", *account])
+
+
+def _head(
+    model: PreTrainedModel,
+    repo_id: str,
+    base_model: str | None,
+    datasets: Sequence[str],
+    results: Sequence[EvalResult],
+    language: str | None,
+    license: str | None,
+    tags: Sequence[str],
+) -> ModelCardData:
+    """What the hub reads of a card."""
     adapted = is_adapted(model)
     relation: dict[str, Any] = {}  # no argument of ModelCardData's own
     if base_model:
         relation["base_model_relation"] = "adapter" if adapted else "finetune"
-    data = ModelCardData(
+    return ModelCardData(
         base_model=base_model,
-        datasets=datasets or None,
+        datasets=list(datasets) or None,
         eval_results=list(results) or None,
         language=language,
         library_name="peft" if adapted else "transformers",
         license=license,
         model_name=repo_id.split("/")[-1],
-        pipeline_tag=task,
-        tags=list(dict.fromkeys([*TAGS, config.variant, *tags])),
+        pipeline_tag=_task(model),
+        tags=list(tags),
         **relation,
     )
-    parts = [
-        _introduction(model, repo_id, base_model),
-        usage(model, task, repo_id, base_model, tokenizer, checked_example(task, example)),
-        "" if adapted else _by_transformers(model, repo_id),
-        _filter(config, _learned(model)),
-        _results(results) if results else "",
-        _training(training or {}),
-        _known(base_model, datasets, license),
-    ]
+
+
+def _card(data: ModelCardData, parts: Sequence[str]) -> ModelCard:
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, parts)) + "\n")
+
+
+def _account(
+    results: Sequence[EvalResult],
+    training: Mapping[str, object],
+    base_model: str | None,
+    datasets: Sequence[str],
+    license: str | None,
+) -> list[str]:
+    """How it was trained, what was measured, and what is known of its use."""
+    measured = _results(results) if results else ""
+    return [measured, _training(training), _known(base_model, datasets, license)]
 
 
 def license_of(model: str, *, fetch: bool = False) -> str | None:
@@ -157,15 +211,18 @@ def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) 
         "`A = softmax(QK^T / sqrt(d))` as a graph and filters the values `V` on it, so that its "
         "output is `H V` instead of `A V`."
     )
+    return (
+        f"# {repo_id.split('/')[-1]}\n\n"
+        f"{adapter}`{type(base_of(model)).__name__}`{origin}, {what} {_versions()}"
+    )
+
+
+def _versions() -> str:
     versions = {
         "hf_graphattn": __version__,
         **{m.__name__: m.__version__ for m in (transformers, torch)},
     }
-    made = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"# {repo_id.split('/')[-1]}\n\n"
-        f"{adapter}`{type(base_of(model)).__name__}`{origin}, {what} Made with {made}."
-    )
+    return f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."
 
 
 def _by_transformers(model: PreTrainedModel, repo_id: str) -> str:

@@ -15,7 +15,7 @@ import hf_graphattn as ga
 from finetune.errors import Refused, refusal
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Settings
-from hf_graphattn.card import checked_id, hub_id, license_of
+from hf_graphattn.card import checked_id, hub_id, license_of, plain_card
 from hf_graphattn.usage import save_example
 from tasks import Task
 
@@ -48,24 +48,23 @@ def card_of(
     processor: Any = None,
     example: Any = None,
 ) -> ModelCard:
-    """A patched model's card.
+    """A model's card.
 
     Where the model is spread over processes, each of them must call this. ``example`` is an input
     for the card (`shown`), and ``processor`` makes the model's inputs.
     """
     repo_id, base = repository(settings), settings.model.model_name_or_path
     data = hub_id(settings.data.dataset_name or task.dataset_name)
-    return ga.model_card(
-        model,
-        repo_id,
-        base_model=hub_id(base),
-        datasets=[] if data is None else [data],
-        results=list(evaluations(task, settings, results)),
-        license=settings.train.license or (base and license_of(base, fetch=True)),
-        tokenizer=processor,
-        example=example,
-        training=training(settings, results),
-    )
+    told: dict[str, Any] = {
+        "base_model": hub_id(base),
+        "datasets": [] if data is None else [data],
+        "results": list(evaluations(task, settings, results)),
+        "license": settings.train.license or (base and license_of(base, fetch=True)) or None,
+        "training": training(settings, results),
+    }
+    if not ga.is_patched(model):
+        return plain_card(model, repo_id, **told)
+    return ga.model_card(model, repo_id, tokenizer=processor, example=example, **told)
 
 
 def shown(example: Any, settings: Settings[Any, Any], processor: Any) -> Any:

@@ -17,6 +17,7 @@ from finetune.models import tuning
 from finetune.models.loading import filter_statistics
 from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.schema import Settings
+from hf_graphattn.adapters import is_adapted
 from hf_graphattn.parallel import is_spread
 
 logger = get_logger(__name__)
@@ -95,9 +96,10 @@ def push(trainer: Trainer, processor: Processor, results: dict[str, Any]) -> Non
     """Upload the folder with its card; all processes make that of a model spread over them."""
     accelerator, task, settings = trainer.accelerator, trainer.task, trainer.settings
     model, card = accelerator.unwrap_model(trainer.model), None
-    example = publishing.shown(trainer.example, settings, processor)
-    is_main = accelerator.is_main_process
-    if ga.is_patched(model) and (is_main or is_spread(model)):
+    is_main, is_patched = accelerator.is_main_process, ga.is_patched(model)
+    example = publishing.shown(trainer.example, settings, processor) if is_patched else None
+    has_card = is_patched or not is_adapted(model)  # PEFT writes one of a plain adapter
+    if has_card and (is_main or is_spread(model)):
         card = publishing.card_of(model, task, settings, results, processor, example)
     if is_main:
         logger.info(publishing.push(trainer.folder, task, settings, card, example))

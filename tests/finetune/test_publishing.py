@@ -15,6 +15,7 @@ import tiny_task
 import torch
 from glue_runs import flags, written
 from hub_server import pushed
+from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
@@ -43,6 +44,22 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     assert said.split()[0] in ("unacceptable", "acceptable")
     shown = re.findall(r'inputs = tokenizer\("(.+)", return_tensors', code)
     assert set(shown[0].split()) <= set(tiny_task.WORDS)
+
+
+def test_plain_attention_is_pushed_with_a_card_of_its_own(tmp_path: Path) -> None:
+    """With the same numbers and settings as a patched model's, and transformers' own class."""
+    argv = flags(tmp_path, "cola", "--variant", "none", "--push_to_hub", "--license", "mit")
+    files = pushed("glue", [*argv, "--hub_model_id", "user/plain"], "user/plain", tmp_path / "home")
+    assert "graph_attn.py" not in files
+    card = ModelCard(files["README.md"].decode())
+    assert (card.data.license, card.data.tags) == ("mit", ["hf_graphattn"])
+    assert card.data.pipeline_tag == "text-classification"
+    values = {each.metric_type: each.metric_value for each in card.data.eval_results}
+    assert values["matthews_correlation"] == written(tmp_path)["eval_matthews_correlation"]
+    assert "with plain attention" in card.text
+    assert "| num_train_epochs | 1 |" in card.text
+    (code,) = cards.blocks(card.text, "python")
+    assert code.endswith('AutoModelForSequenceClassification.from_pretrained("user/plain")')
 
 
 def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from .adapters import is_adapted
 from .configs import ENTRY
 from .errors import GraphAttentionError, refusal
 from .filters import read_config
+from .parallel import own_class
 from .reporting import report
 from .usage import checked_example, fenced, own_auto_class, usage
 from .variants import VariantConfig
@@ -104,7 +105,7 @@ def plain_card(
 
     The arguments are those of `model_card`.
     """
-    name, origin = type(model).__name__, f", made from `{base_model}`" if base_model else ""
+    name, origin = own_class(model).__name__, f", made from `{base_model}`" if base_model else ""
     said = f"# {repo_id.split('/')[-1]}\n\n`{name}`{origin}, with plain attention. {_versions()}"
     auto_class = own_auto_class(model) or name
     code = f"from transformers import {auto_class}\n\n"
@@ -180,7 +181,7 @@ def _task(model: PreTrainedModel) -> str | None:
     """The hub's word for what the model's class is for, as transformers has it; None of a base."""
     from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
 
-    name, known = type(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
+    name, known = own_class(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
     found: list[str | None] = [
         task
         for task, classes in known.items()
@@ -213,7 +214,7 @@ def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) 
     )
     return (
         f"# {repo_id.split('/')[-1]}\n\n"
-        f"{adapter}`{type(base_of(model)).__name__}`{origin}, {what} {_versions()}"
+        f"{adapter}`{own_class(base_of(model)).__name__}`{origin}, {what} {_versions()}"
     )
 
 

@@ -26,7 +26,7 @@ from .adapters import base_model, is_adapted
 from .checkpoints import find_file
 from .errors import refusal
 from .filters import is_patched, read_config
-from .parallel import is_spread
+from .parallel import is_spread, own_class
 from .saving import auto_classes
 from .variants.base import is_integer
 
@@ -165,7 +165,7 @@ def own_auto_class(model: Any) -> str | None:
     """The Auto class of transformers that gives a model of this class for its config."""
     for name in auto_classes(model):
         found = getattr(modeling_auto, name)._model_mapping[type(model.config)]
-        if type(model) in (found if isinstance(found, (list, tuple)) else [found]):
+        if own_class(model) in (found if isinstance(found, (list, tuple)) else [found]):
             return name
     return None
 

@@ -158,7 +158,7 @@ class Process:
 
     def tell(self, model: PreTrainedModel, case: Case) -> dict[str, str]:
         ga.save_filters(model, self.folder / f"{case.name}-filters")
-        return {"report": str(ga.report(model))}
+        return {"report": str(ga.report(model)), "card": str(ga.model_card(model, "user/name"))}
 
     def load(self, heads: int = HEADS, **how: Any) -> PreTrainedModel:
         return AutoModelForCausalLM.from_pretrained(self.folder / f"plain-{heads}", **how)

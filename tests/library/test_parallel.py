@@ -72,6 +72,7 @@ def test_a_shared_model_is_saved_and_told_whole(
         assert torch.equal(parameter, filters.get(name, parameter))
     for process in found:
         assert process[case.name]["report"].removeprefix("FSDP") == str(ga.report(whole))
+        assert process[case.name]["card"] == str(ga.model_card(whole, "user/name"))
 
 
 def test_a_process_has_its_heads_scalars_in_float32(found: list[dict[str, Any]]) -> None:

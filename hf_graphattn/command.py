@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
+    except BrokenPipeError:
+        raise
     except (GraphAttentionError, OSError, ImportError) as error:
         parser.error(str(error))
 

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -77,7 +78,10 @@ def near(name: str) -> str:
     folder, leaf = path.parent, path.name
     if path.exists() or not folder.is_dir():
         return ""
-    question = meant([leaf], [each.name for each in folder.iterdir()])
+    others: list[str] = []
+    with suppress(OSError):  # a folder that may not be read
+        others = [each.name for each in folder.iterdir()]
+    question = meant([leaf], others)
     if not path.parts[1:]:
         return f"As a folder it is not here. {question} " if question else ""
     return f"The folder {folder} is here, and has no {leaf}. {question} ".replace("  ", " ")

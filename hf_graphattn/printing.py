@@ -18,14 +18,19 @@ def until_unread() -> Iterator[None]:
         try:
             yield
         except SystemExit:  # of --help
-            sys.stdout.flush()
+            _flush()
             raise
-        sys.stdout.flush()
+        _flush()
     except BrokenPipeError:
         if not _is_unread():  # another pipe's
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
         sys.exit(UNREAD)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is None where a shell closed it: >&-
+        sys.stdout.flush()
 
 
 def _is_unread() -> bool:

@@ -137,10 +137,9 @@ def _training(trainer: Trainer) -> Iterator[Row]:
 def _otherwise(trainer: Trainer) -> Iterator[Row]:
     """Which inputs the model to evaluate was trained on, where those here are others."""
     settings = trainer.settings
-    path = Path(settings.model.model_name_or_path or "") / RESULTS
-    before: dict[str, Any] = {}
+    source, before = settings.model.model_name_or_path, dict[str, Any]()
     with suppress(Refused, OSError):  # none is there, or not ours: transformers has such a file too
-        before = read_json(path)["settings"]
+        before = read_json(Path(source) / RESULTS)["settings"] if source else before
     flags = (name for name in settings.data.INPUTS if name in before)
     now = settings.flat()
     changed = [f"{n} {before[n]}, here {now[n]}" for n in flags if before[n] != now[n]]

@@ -82,9 +82,11 @@ def near(name: str) -> str:
     with suppress(OSError):  # a folder that may not be read
         others = [each.name for each in folder.iterdir()]
     question = meant([leaf], others)
-    if not path.parts[1:]:
-        return f"As a folder it is not here. {question} " if question else ""
-    return f"The folder {folder} is here, and has no {leaf}. {question} ".replace("  ", " ")
+    is_below = len(path.parts) > 1
+    said = f"The folder {folder} is here, and has no {leaf}."
+    if not is_below:  # any name of a repository could be that of a folder here
+        said = "As a folder it is not here." if question else ""
+    return "".join(f"{each} " for each in (said, question) if each)
 
 
 def _parts(given: str, names: Iterable[str]) -> list[str]:

@@ -82,7 +82,7 @@ def model_card(
     data = _head(model, repo_id, base_model, datasets, results, language, license, tags)
     task = data.pipeline_tag
     parts = [
-        _introduction(model, repo_id, base_model),
+        _introduction(model, repo_id, base_model, _how(config)),
         usage(model, task, repo_id, base_model, tokenizer, checked_example(task, example)),
         "" if is_adapted(model) else _by_transformers(model, repo_id),
         _filter(config, _learned(model)),
@@ -105,14 +105,14 @@ def plain_card(
 
     The arguments are those of `model_card`.
     """
-    name, origin = own_class(model).__name__, f", made from `{base_model}`" if base_model else ""
-    said = f"# {repo_id.split('/')[-1]}\n\n`{name}`{origin}, with plain attention. {_versions()}"
-    auto_class = own_auto_class(model) or name
-    code = f"from transformers import {auto_class}\n\n"
-    code += f'model = {auto_class}.from_pretrained("{repo_id}")'
     data = _head(model, repo_id, base_model, datasets, results, None, license, TAGS[:1])
-    account = _account(results, training, base_model, datasets, license)
-    return _card(data, [said, f"## Usage\n\n{fenced(code, 'python')}", *account])
+    code = _loading(own_auto_class(model) or own_class(model).__name__, repo_id)
+    parts = [
+        _introduction(model, repo_id, base_model, "with plain attention."),
+        f"## Usage\n\n{code}",
+        *_account(results, training, base_model, datasets, license),
+    ]
+    return _card(data, parts)
 
 
 def _head(
@@ -202,42 +202,46 @@ def _entry(model: PreTrainedModel) -> dict[str, Any]:
     return entry
 
 
-def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None) -> str:
+def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None, how: str) -> str:
     origin = f", made from `{base_model}`" if base_model else ""
     adapter = "An adapter, PEFT's, of a " if is_adapted(model) else ""
-    what = (
-        "whose layers filter their tokens after self-attention."
-        if read_config(model).place
-        else "whose self-attention is a graph filter: each head takes its attention matrix "
-        "`A = softmax(QK^T / sqrt(d))` as a graph and filters the values `V` on it, so that its "
-        "output is `H V` instead of `A V`."
-    )
-    return (
-        f"# {repo_id.split('/')[-1]}\n\n"
-        f"{adapter}`{own_class(base_of(model)).__name__}`{origin}, {what} {_versions()}"
-    )
-
-
-def _versions() -> str:
     versions = {
         "hf_graphattn": __version__,
         **{m.__name__: m.__version__ for m in (transformers, torch)},
     }
-    return f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"# {repo_id.split('/')[-1]}\n\n"
+        f"{adapter}`{own_class(base_of(model)).__name__}`{origin}, {how} Made with {made}."
+    )
+
+
+def _how(config: VariantConfig) -> str:
+    """What its attention is."""
+    if config.place:
+        return "whose layers filter their tokens after self-attention."
+    return (
+        "whose self-attention is a graph filter: each head takes its attention matrix "
+        "`A = softmax(QK^T / sqrt(d))` as a graph and filters the values `V` on it, so that its "
+        "output is `H V` instead of `A V`."
+    )
 
 
 def _by_transformers(model: PreTrainedModel, repo_id: str) -> str:
     name = own_auto_class(model)
     if name is None:
         return ""
-    code = f"""from transformers import {name}
-
-model = {name}.from_pretrained("{repo_id}", trust_remote_code=True)"""
     return (
         f"Where hf_graphattn is installed, transformers' own class loads it too:\n\n"
-        f"{fenced(code, 'python')}\n\nWithout either, transformers refuses this checkpoint: with "
-        f"plain attention it would be another model."
+        f"{_loading(name, repo_id, ', trust_remote_code=True')}\n\nWithout either, transformers "
+        f"refuses this checkpoint: with plain attention it would be another model."
     )
+
+
+def _loading(name: str, repo_id: str, more: str = "") -> str:
+    """Code that loads it by a class of transformers."""
+    code = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("{repo_id}"{more})'
+    return fenced(code, "python")
 
 
 def _filter(config: VariantConfig, scalars: Scalars) -> str:

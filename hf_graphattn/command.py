@@ -39,15 +39,13 @@ or with the scripts of the project, from the root of its repository:
 PATCHED = "a patched model's folder, or its hub id"
 
 
-@until_unread()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What it cannot use ends it with one line and exit status 2."""
     parser = _parser()
-    options = parser.parse_args(arguments)
     try:
-        options.run(options)
-    except BrokenPipeError:
-        raise
+        with until_unread():
+            options = parser.parse_args(arguments)
+            options.run(options)
     except (GraphAttentionError, OSError, ImportError) as error:
         parser.error(str(error))
 

@@ -35,6 +35,7 @@ logger = logging.getLogger("hf_graphattn")
 IMAGE, SOUND = "example.png", "example.wav"  # what an example is called in the repository
 PROCESSOR_FILES = ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 PACKAGES = {"from PIL": "pillow", "import soundfile": "soundfile"}
+SAVE_ONE = "Save the model's there: tokenizer.save_pretrained(folder)."
 FEW = 10  # labels that code names
 NEW_TOKENS = 20
 
@@ -159,6 +160,11 @@ def processor_of(path: str) -> Any:
     if any(find_file(path, name, {}) for name in PROCESSOR_FILES):
         return AutoProcessor.from_pretrained(path)
     return None
+
+
+def is_made_up(tokenizer: Any) -> bool:
+    """Whether it has special tokens alone, as that which transformers makes up."""
+    return len(tokenizer) <= len(set(tokenizer.all_special_ids))
 
 
 def own_auto_class(model: Any) -> str | None:

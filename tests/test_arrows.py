@@ -29,7 +29,7 @@ FLOORS = (
     ("finetune.objectives",),
     ("finetune.data", "finetune.models"),
     ("finetune.settings",),
-    ("finetune.errors", "finetune.terminal"),
+    ("finetune.errors", "finetune.plurals", "finetune.terminal"),
     ("hf_graphattn", "tasks"),
 )
 

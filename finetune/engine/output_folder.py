@@ -25,7 +25,7 @@ from accelerate.utils import broadcast_object_list
 import tasks
 from finetune.engine import checkpoints, locks, storage
 from finetune.engine.fingerprint import faults
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.predictions import EVALUATED, evaluated
 from finetune.engine.progress import LOG
 from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
@@ -72,7 +72,7 @@ def former(settings: Settings[Any, Any], family: str) -> list[Path]:
     if settings.train.overwrite_output_dir:
         shown = (path for name in TENSORBOARD for path in (folder / family).rglob(name))
         return [*_left(folder), *shown]
-    return [folder / RESULTS, *folder.glob(EVALUATED.format("*"))]
+    return [folder / RESULTS, *evaluated(folder).values()]
 
 
 def remove(paths: Iterable[Path]) -> None:

@@ -17,6 +17,7 @@ from finetune.engine.predictions import evaluated, only_answer
 from finetune.engine.results import RESULTS, machine_name, read_json
 from finetune.engine.trainer import Trainer
 from finetune.errors import Refused
+from finetune.plurals import many
 from finetune.settings import recipes
 from finetune.settings.training import EACH_EPOCH
 from finetune.settings.variants import NO_VARIANT
@@ -110,14 +111,14 @@ def _filter(trainer: Trainer) -> Iterator[Row]:
 def _training(trainer: Trainer) -> Iterator[Row]:
     """Length, batch, rates, evaluations, checkpoints."""
     train, updates = trainer.settings.train, trainer.updates
-    length = f"{_many(trainer.epochs, 'epoch')}, {_many(trainer.steps, 'update')}"
+    length = f"{many(trainer.epochs, 'epoch')}, {many(trainer.steps, 'update')}"
     length += f", {trainer.warm_up} of them warm-up" if trainer.warm_up else ""
     if done := trainer.progress.step:
         length += f"; goes on after update {done}"
     yield "length", length
     size, processes = updates.batch_size, trainer.accelerator.num_processes
-    batches = _many(updates.accumulation, "batch")
-    parts = f"{batches} of {size} in {_many(processes, 'process')}"
+    batches = many(updates.accumulation, "batch")
+    parts = f"{batches} of {size} in {many(processes, 'process')}"
     yield "batch", f"{updates.accumulation * size * processes} rows an update: {parts}"
     rate = trainer.filter_learning_rate
     rates = f"{train.learning_rate:g}" + ("" if rate is None else f", of the scalars {rate:g}")
@@ -136,10 +137,10 @@ def _training(trainer: Trainer) -> Iterator[Row]:
 
 def _otherwise(trainer: Trainer) -> Iterator[Row]:
     """Which inputs the model to evaluate was trained on, where those here are others."""
-    settings = trainer.settings
-    source, before = settings.model.model_name_or_path, dict[str, Any]()
+    settings, source = trainer.settings, trainer.settings.model.model_name_or_path
+    before: dict[str, Any] = {}
     with suppress(Refused, OSError):  # none is there, or not ours: transformers has such a file too
-        before = read_json(Path(source) / RESULTS)["settings"] if source else before
+        before = read_json(Path(source) / RESULTS)["settings"] if source else {}
     flags = (name for name in settings.data.INPUTS if name in before)
     now = settings.flat()
     changed = [f"{n} {before[n]}, here {now[n]}" for n in flags if before[n] != now[n]]
@@ -191,9 +192,8 @@ def _constant(trainer: Trainer) -> Iterator[Row]:
 
 def _named(trainer: Trainer, answer: str) -> str:
     """An answer of a file of predictions: a class by its name."""
-    names = trainer.task.label_names
-    is_number = trainer.task.objective != "regress" and answer.isdecimal()
-    if is_number and int(answer) < len(names):
+    names = trainer.task.label_names  # scores and texts have none
+    if answer.isdecimal() and int(answer) < len(names):
         return names[int(answer)]
     return answer or "no text"
 
@@ -263,11 +263,6 @@ def _near(path: Path) -> str:
     """The path from here, where it lies below."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _many(count: int, word: str) -> str:
-    ending = "es" if word in ("batch", "process") else "s"
-    return f"{count} {word}{'' if count == 1 else ending}"
 
 
 def _panel(title: str, rows: list[Row]) -> str:

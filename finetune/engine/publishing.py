@@ -42,6 +42,7 @@ def repository(settings: Settings[Any, Any]) -> str:
 
 def card_of(
     model: Any,
+    repo_id: str,
     task: Task,
     settings: Settings[Any, Any],
     results: Mapping[str, Any],
@@ -53,7 +54,7 @@ def card_of(
     Where the model is spread over processes, each of them must call this. ``example`` is an input
     for the card (`shown`), and ``processor`` makes the model's inputs.
     """
-    repo_id, base = repository(settings), settings.model.model_name_or_path
+    base = settings.model.model_name_or_path
     data = hub_id(settings.data.dataset_name or task.dataset_name)
     told: dict[str, Any] = {
         "base_model": hub_id(base),
@@ -76,25 +77,24 @@ def shown(example: Any, settings: Settings[Any, Any], processor: Any) -> Any:
     paths = (values[name] for name in names)
     is_own = any(isinstance(path, str) and Path(path).exists() for path in paths)
     asked = settings.train.hub_example
-    if not (asked or (asked is None and not is_own)):
+    if not (not is_own if asked is None else asked):
         return None
     return processor.decode(example) if isinstance(example, Tensor) else example
 
 
 def push(
     folder: Path,
-    task: Task,
-    settings: Settings[Any, Any],
+    repo_id: str,
+    message: str,
     card: ModelCard | None = None,
     example: Any = None,
 ) -> str:
-    """Upload ``folder`` in one commit; returns its address.
+    """Upload ``folder`` in one commit with this message; returns its address.
 
     The card, if any, is put there before, instead of PEFT's, with the file of its example.
 
     Raises ``Refused`` if that fails; the folder is whole.
     """
-    repo_id = repository(settings)
     if card is not None:
         save_example(example, folder)
         card.save(folder / "README.md")
@@ -103,7 +103,7 @@ def push(
             repo_id=repo_id,
             folder_path=folder,
             ignore_patterns=NOT_PUSHED,
-            commit_message=f"{task.name}: {settings.filter.variant}",
+            commit_message=message,
         )
 
 

@@ -94,15 +94,18 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
 
 def push(trainer: Trainer, processor: Processor, results: dict[str, Any]) -> None:
     """Upload the folder with its card; all processes make that of a model spread over them."""
-    accelerator, task, settings = trainer.accelerator, trainer.task, trainer.settings
-    model, card = accelerator.unwrap_model(trainer.model), None
-    is_main, is_patched = accelerator.is_main_process, ga.is_patched(model)
-    example = publishing.shown(trainer.example, settings, processor) if is_patched else None
-    has_card = is_patched or not is_adapted(model)  # PEFT writes one of a plain adapter
-    if has_card and (is_main or is_spread(model)):
-        card = publishing.card_of(model, task, settings, results, processor, example)
+    task, settings, is_main = trainer.task, trainer.settings, trainer.accelerator.is_main_process
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if not (is_main or is_spread(model)):
+        return
+    repo_id, card, example = publishing.repository(settings), None, None
+    if ga.is_patched(model):
+        example = publishing.shown(trainer.example, settings, processor)
+    if ga.is_patched(model) or not is_adapted(model):  # PEFT writes a card of a plain adapter
+        card = publishing.card_of(model, repo_id, task, settings, results, processor, example)
     if is_main:
-        logger.info(publishing.push(trainer.folder, task, settings, card, example))
+        message = f"{task.name}: {settings.filter.variant}"
+        logger.info(publishing.push(trainer.folder, repo_id, message, card, example))
 
 
 def tell_how_far(moved: float | None, rate: float | None) -> None:

@@ -14,6 +14,7 @@ from finetune.experiments.grid import Cell
 from finetune.experiments.search import Study
 from finetune.experiments.statistics import LEAST_RESAMPLED, limits
 from finetune.experiments.work import Options
+from finetune.plurals import many
 
 
 def carry_out(asked: Experiment, argv: Sequence[str], study: Study | None = None) -> int:
@@ -76,7 +77,7 @@ def announce(asked: Experiment, cells: Sequence[Cell]) -> None:
         said = f"{len(cells)} runs: {len(names) - len(asked.arms)} settings of {what}"
         if asked.given.trials:
             said = f"{asked.given.trials} trials of {what}"
-        said += f"; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+        said += f"; {many(len(seeds), 'seed')}"
         if len(seeds) < LEAST_RESAMPLED and asked.arms:
             warning = f"differences have intervals from {LEAST_RESAMPLED} seeds on."
     file = sys.stderr if asked.given.dry_run else sys.stdout

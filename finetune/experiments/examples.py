@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.predictions import EVALUATED, evaluated
 from finetune.engine.results import RESULTS, read_json
 from finetune.errors import refusal
 from finetune.experiments.gather import NONE
@@ -66,10 +66,9 @@ def compare(first: Path, second: Path) -> list[Test]:
 
     Raises ``ValueError`` if one has no predictions, or they are of other rows.
     """
-    known = [path.name for path in sorted(first.glob(EVALUATED.format("*")))]
     tests = []
-    for name in known or [EVALUATED.format("")]:
-        suffix = name.removeprefix(EVALUATED.partition("{")[0]).removesuffix(".tsv")
+    for suffix in evaluated(first) or [""]:
+        name = EVALUATED.format(suffix)
         metrics = measured(first, suffix)
         a, b = (read(folder / name, texts=WER in metrics) for folder in (first, second))
         if len(a.labels) != len(b.labels) or (a.labels != b.labels).any():

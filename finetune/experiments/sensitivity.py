@@ -15,6 +15,7 @@ from finetune.experiments.best import best
 from finetune.experiments.figures import dot_rows, frame
 from finetune.experiments.gather import ArmResult, TaskResult
 from finetune.experiments.space import described
+from finetune.plurals import many
 from hf_graphattn.diagnostics.drawing import (
     SMALL,
     TEXT,
@@ -197,7 +198,7 @@ def _metric(task: TaskResult) -> str:
 
 def _title(task: TaskResult, what: str) -> str:
     seeds = max(len({*arm.values, *arm.missing}) for arm in task.settings)
-    return f"{task.task}, {title(_variant(task))}, {seeds} seed{'s' if seeds > 1 else ''}: {what}"
+    return f"{task.task}, {title(_variant(task))}, {many(seeds, 'seed')}: {what}"
 
 
 def _label(task: TaskResult, name: str, flags: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from finetune.plurals import many
+
 LEVEL = 0.05
 EXACT_UP_TO = 20  # pairs; of more, 2^n sign flips are drawn from
 LEAST_RESAMPLED = 4  # values that a bootstrap interval is made of
@@ -155,5 +157,4 @@ def limits(pairs: int, comparisons: int) -> str | None:
     if among and least <= LEVEL:
         said += f", {min(1.0, least * comparisons):.3g} after Holm's correction"
         takes += ", or fewer arms or tasks"
-    seeds = f"{pairs} seed{'s' if pairs > 1 else ''}"
-    return f"{seeds} cannot show a difference{among}: {said}. {takes}."
+    return f"{many(pairs, 'seed')} cannot show a difference{among}: {said}. {takes}."

@@ -9,6 +9,7 @@ from finetune.experiments.best import leaders, optimism
 from finetune.experiments.gather import NONE, ArmResult, Paired, TaskResult
 from finetune.experiments.space import described
 from finetune.experiments.statistics import LEVEL, least_shown, pairs_needed, smallest_p
+from finetune.plurals import many
 
 
 def verdicts(found: Sequence[TaskResult]) -> list[str]:
@@ -37,10 +38,9 @@ def sweep_verdicts(task: TaskResult) -> list[str]:
             f"{'; '.join(described(each.setting) for each in first)}."
         ]
     gain = f", {arm.paired.mean:+.{places}f} to {task.arms[0].name}" if arm.paired else ""
-    seeds = f"{len(arm.values)} seed{'s' if len(arm.values) > 1 else ''}"
     said = [
         f"Best of {len(settings)}: {described(arm.setting)}; {task.title} "
-        f"{arm.mean:.{places}f}{gain} (mean over {seeds})."
+        f"{arm.mean:.{places}f}{gain} (mean over {many(len(arm.values), 'seed')})."
     ]
     return said + ([_warning(settings, places)] if len(settings) > 1 else [])
 

@@ -23,8 +23,8 @@ import hf_graphattn as ga
 from finetune.errors import near, refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Settings
-from hf_graphattn.diagnostics import texts
 from hf_graphattn.parallel import whole
+from hf_graphattn.usage import SAVE_ONE, is_made_up
 from tasks import Task
 from tasks.refusals import reason
 
@@ -60,9 +60,9 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
             own, others = "give --trust_remote_code to run that.", "only the model's own is run."
             remedy = f"It brings code of its own: {own if is_own else others}"
         raise refusal(flag, name, allowed, remedy) from error
-    if isinstance(found, PreTrainedTokenizerBase) and texts.is_empty(found):
+    if isinstance(found, PreTrainedTokenizerBase) and is_made_up(found):
         allowed = "with a tokenizer, instead of which transformers makes up one without words"
-        raise refusal(flag, name, allowed, f"{texts.EMPTY} Or name it: --tokenizer_name.")
+        raise refusal(flag, name, allowed, f"{SAVE_ONE} Or name it: --tokenizer_name.")
     return found
 
 

@@ -56,6 +56,7 @@ class DataArguments(SourceArguments):
     """What to train on and to measure, and how long the inputs are."""
 
     INPUTS: ClassVar[tuple[str, ...]] = ("max_length",)
+
     max_length: int = flag(
         "Longest input, in tokens; longer ones are cut.", 128, aliases=also("max_seq_length")
     )

@@ -18,6 +18,7 @@ class LanguageDataArguments(SourceArguments):
     """The text, how it is cut for training, and how it is measured."""
 
     INPUTS: ClassVar[tuple[str, ...]] = ("block_size", "row_end", "word_level")
+
     train_file: str | None = flag("Own txt, csv, json or parquet file to train on.", path=PATH)
     max_train_samples: int | None = flag(
         "Train on the first so many rows: of a txt file its lines, not blocks as in run_clm."

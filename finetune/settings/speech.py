@@ -17,6 +17,7 @@ class SpeechDataArguments(SourceArguments):
     """The recordings, their transcripts, and how both are read."""
 
     INPUTS: ClassVar[tuple[str, ...]] = ("text_case",)
+
     dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
     train_split_name: str | None = flag("Split to train on, where it is not the task's, or train.")
     eval_split_name: str | None = flag(

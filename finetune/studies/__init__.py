@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@cache
 def rows_by_name() -> dict[str, dict[str, Any]]:
     """The rows of `evidence.yaml`, in their order."""
     path = ROOT / "finetune" / "evidence.yaml"

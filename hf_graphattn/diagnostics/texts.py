@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from hf_graphattn.adapters import is_adapter_folder
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.loading import from_pretrained
+from hf_graphattn.usage import SAVE_ONE, is_made_up
 
-EMPTY = "Save the model's there: tokenizer.save_pretrained(folder)."
 TokenIds = list[list[int]]
 
 
@@ -28,17 +28,12 @@ def load_tokenizer(path: str) -> Any:
         raise GraphAttentionError(
             f"--model {path!r} could not be loaded with its tokenizer: {error}"
         ) from error
-    if is_empty(tokenizer):
+    if is_made_up(tokenizer):
         allowed = "a model beside its tokenizer; transformers makes up one without words there"
-        raise refusal("--model", path, allowed, EMPTY)
+        raise refusal("--model", path, allowed, SAVE_ONE)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer
-
-
-def is_empty(tokenizer: Any) -> bool:
-    """Whether it has special tokens alone, as transformers makes one up where a folder has none."""
-    return len(tokenizer) <= len(set(tokenizer.all_special_ids))
 
 
 def load_model(path: str) -> Any:

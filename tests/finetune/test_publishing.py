@@ -202,4 +202,4 @@ def test_what_cannot_be_pushed_is_refused_before_training(
 
 def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
     with pytest.raises(Refused, match=r"is whole, but could not be pushed \(`hf upload user/out"):
-        publishing.push(tmp_path, tasks.get("cola"), asked(tmp_path))
+        publishing.push(tmp_path, publishing.repository(asked(tmp_path)), "cola: none")

@@ -1,8 +1,8 @@
 """How everything that is drawn looks: a colour, a marker and a label for each name, everywhere.
 
-Plain attention is black. A variant of the library has the colour of its place among their names,
-and its paper's name for a label. Other names, those of arms and models, have a colour by their
-letters, so that they keep it from figure to figure; where that is taken, the next free one.
+Plain attention is black. A variant has the colour that its config says, and its paper's name for a
+label. Other names, those of arms and models, have a colour by their letters, so that they keep it
+from figure to figure; where that is taken, the next free one.
 
 Okabe and Ito's colours, which colour-blind people can tell apart, are those of the papers that this
 library began with; the others were chosen to be far from them for such eyes. So many are not told
@@ -65,25 +65,21 @@ def looks(variants: Mapping[str, str]) -> dict[str, Look]:
 
 
 def _of_variant(variant: str) -> list[tuple[str, str]]:
-    """Colour and marker of one of the library's; of plain attention there may be two."""
+    """Colour and marker that its config says; of plain attention there may be two."""
     if variant in PLAIN:
         return [(BLACK, "o"), (GREY, "o")]
-    return [pair for name, pair in zip(_variants(), PAIRS, strict=False) if name == variant]
+    config = variant_configs().get(variant)
+    return [pair for place, pair in enumerate(PAIRS) if config and place == config.colour]
 
 
 def _by_letters(name: str) -> list[tuple[str, str]]:
     """Every colour with its marker: those of no variant, from one that the name alone says, on."""
-    spare, others = PAIRS[len(_variants()) :], PAIRS[: len(_variants())]
+    said = {pair for variant in variant_configs() for pair in _of_variant(variant)}
+    spare = [pair for pair in PAIRS if pair not in said]
+    others = [pair for pair in PAIRS if pair in said]
     number = zlib.crc32(name.encode())
     return [
         pairs[(number + step) % len(pairs)]
         for pairs in (spare, others)
         for step in range(len(pairs))
     ]
-
-
-def _variants() -> list[str]:
-    """The names of the library's own variants."""
-    package = __package__.partition(".")[0]
-    configs = variant_configs().items()
-    return [name for name, config in configs if config.__module__.partition(".")[0] == package]

@@ -33,6 +33,7 @@ class AttnScaleConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "AttnScale"
+    colour: ClassVar[int | None] = 0
     scalars: ClassVar[tuple[str, ...]] = ("omega",)
 
     omega: float = setting(0.0, "how much more weight A - U gets, U being uniform attention")

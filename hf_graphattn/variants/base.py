@@ -68,6 +68,7 @@ class VariantConfig:
 
     variant: ClassVar[str] = ""  # set by `register`
     title: ClassVar[str] = ""  # what its paper calls it, in figures; else `register` sets the name
+    colour: ClassVar[int | None] = None  # its place in the figures' palette; else any that is free
     scalars: ClassVar[tuple[str, ...]] = ()
     # Where after attention it acts on tokens (`tokens`), "norm" or "branch"; empty: in attention.
     place: ClassVar[str] = ""

@@ -39,6 +39,7 @@ class ContraNormConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "ContraNorm"
+    colour: ClassVar[int | None] = 1
     scalars: ClassVar[tuple[str, ...]] = ("scale",)
     place: ClassVar[str] = "norm"
 

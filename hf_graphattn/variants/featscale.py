@@ -35,6 +35,7 @@ class FeatScaleConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "FeatScale"
+    colour: ClassVar[int | None] = 2
     scalars: ClassVar[tuple[str, ...]] = ("dc", "hf")
     place: ClassVar[str] = "branch"
 

@@ -50,6 +50,7 @@ class GFSAConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "GFSA"
+    colour: ClassVar[int | None] = 3
     scalars: ClassVar[tuple[str, ...]] = ("w_0", "w_1", "w_K")
 
     order: int = setting(3, "K, the power of A that the last term approximates (paper: 2 to 10)")

@@ -31,6 +31,7 @@ class LaplacianConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "A - I"
+    colour: ClassVar[int | None] = 4
     scalars: ClassVar[tuple[str, ...]] = ("step",)
 
     step: float = setting(1.0, "weight of the identity that is subtracted from A")

@@ -46,6 +46,7 @@ class LASERConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "LASER"
+    colour: ClassVar[int | None] = 5
 
     clamp: float = setting(15.0, "bound of the values, by c tanh(v / c); exp(-2 c) is to be held")
 

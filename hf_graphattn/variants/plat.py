@@ -49,6 +49,7 @@ class PLaTConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "p-LaT"
+    colour: ClassVar[int | None] = 7
     scalars: ClassVar[tuple[str, ...]] = ("p",)
 
     p: float | tuple[float, ...] = setting(

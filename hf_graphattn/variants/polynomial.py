@@ -43,6 +43,7 @@ class PolynomialConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "polynomial"
+    colour: ClassVar[int | None] = 8
     scalars: ClassVar[tuple[str, ...]] = ("coefficients",)
 
     coefficients: tuple[float, ...] = setting(

@@ -40,7 +40,8 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
                 f"{cls.__module__}. Give one of them another name."
             )
         cls.variant = name
-        cls.title = vars(cls).get("title", name)  # not that of a class it derives from
+        own = vars(cls)  # a class that it derives from has a name and a colour of its own
+        cls.title, cls.colour = own.get("title", name), own.get("colour")
         _CONFIGS[name] = cls
         return cls
 

@@ -48,6 +48,7 @@ class ShapedConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "shaped attention"
+    colour: ClassVar[int | None] = 9
     scalars: ClassVar[tuple[str, ...]] = ("alpha", "beta", "gamma")
 
     alpha: float = setting(0.0, "weight of the identity")

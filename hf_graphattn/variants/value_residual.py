@@ -42,6 +42,7 @@ class ValueResidualConfig(VariantConfig):
     """
 
     title: ClassVar[str] = "value residual"
+    colour: ClassVar[int | None] = 10
     scalars: ClassVar[tuple[str, ...]] = ("share",)
 
     share: float = setting(0.5, "the share of the first layer's values, 1 is all")

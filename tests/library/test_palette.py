@@ -61,7 +61,7 @@ def test_more_things_than_colours_are_drawn_all_the_same() -> None:
 def test_a_variant_of_another_package_takes_no_colour_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is called as it is registered, unless it says otherwise; a parent's title is not its."""
+    """It is called as it is registered, unless it says otherwise; a parent's look is not its."""
     ours = looks({name: name for name in EVERY})
     monkeypatch.setattr(registry, "_CONFIGS", dict(registry._CONFIGS))
 
@@ -74,13 +74,26 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     @dataclass(frozen=True)
     class ColdConfig(ga.VariantConfig):
         title: ClassVar[str] = "The Cold"
+        colour: ClassVar[int | None] = 13
+
+    @ga.register("taken")
+    @dataclass(frozen=True)
+    class TakenConfig(ga.VariantConfig):
+        colour: ClassVar[int | None] = ga.GFSAConfig.colour
 
     assert [palette.title(name) for name in ("heat", "cold", "gfsa")] == [
         "heat",
         "The Cold",
         "GFSA",
     ]
-    every = looks({name: name for name in (*EVERY, "heat", "cold")})
+    every = looks({name: name for name in (*EVERY, "heat", "cold", "taken")})
     assert {name: every[name] for name in EVERY} == ours
-    assert every["cold"].label == "The Cold"
-    assert len({look.colour for look in every.values()}) == len(EVERY) + 2
+    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[13])
+    assert len({look.colour for look in every.values()}) == len(EVERY) + 3
+
+
+def test_no_two_variants_say_the_same_colour() -> None:
+    """Each in its own file, so that a new one moves none of those that are drawn already."""
+    said = [config.colour for config in ga.variant_configs().values()]
+    assert len(set(said)) == len(said)
+    assert set(said) <= set(range(len(palette.PAIRS)))

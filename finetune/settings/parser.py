@@ -64,7 +64,11 @@ class Parser(WordParser):
         return [*self.fields, *(name for found in self._aliases().values() for name in found.kinds)]
 
     def given(self, words: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
-        """The flags among the words, by our names; None where one takes back what a recipe says.
+        """The flags among the words, by our names; of those that are `said`."""
+        return self.translated(self.said(words, besides))
+
+    def said(self, words: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
+        """The flags among the words, by the names that they have there.
 
         ``besides`` are flags of whoever has read the words before, which an unknown one may mean.
 
@@ -75,14 +79,33 @@ class Parser(WordParser):
             unknown = [word.partition("=")[0][2:] for word in others if word.startswith("--")]
             said = f"unrecognized arguments: {' '.join(others)}."
             raise Refused(f"{said} {meant(unknown, [*self.names, *besides], SEE, sign='--')}")
-        return self._translated({n: self._chosen(n, v) for n, v in vars(found).items()})
+        return {name: self._chosen(name, value) for name, value in vars(found).items()}
 
-    def unsaid(self, written: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-        """What is written of a recipe, without what the words say under one name or another."""
-        said = {_usual(word).partition("=")[0].removeprefix("--") for word in words}
-        groups = [{name, *aliases.kinds} for name, aliases in self._aliases().items()]
-        again = {name for group in groups if group & said for name in group}
-        return {name: value for name, value in written.items() if name not in again}
+    def translated(
+        self, said: Mapping[str, Any], recipe: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What was said, by our names alone; None where that takes back what a recipe says.
+
+        Flags that together mean one of ours may be parted: some said, others in the recipe.
+
+        Raises ``Refused`` where one of ours is said twice, or its other names do not go together.
+        """
+        given = {name: said[name] for name in self.fields if name in said}
+        for name, aliases in self._aliases().items():
+            own = {other: said[other] for other in aliases.kinds if other in said}
+            if own and name in said:
+                both = f"without {name}, which says the same"
+                raise refusal(", ".join(own), own, both, "Drop one of the two.")
+            if own:
+                written = recipe or {}
+                others = {other: written[other] for other in aliases.kinds if other in written}
+                given[name] = _meaning(aliases, own, others)
+        return given
+
+    def others(self, said: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was said, without what other names say of flags that are given already."""
+        ours = {other: name for name, found in self._aliases().items() for other in found.kinds}
+        return {name: value for name, value in said.items() if ours.get(name) not in given}
 
     def filled(self, given: Mapping[str, Any]) -> list[Any]:
         """An object of each group, with the flags that are given, and defaults.
@@ -139,17 +162,12 @@ class Parser(WordParser):
             raise refusal(name, value, ", ".join(choices), question)
         return value
 
-    def _translated(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given, by our names alone."""
-        given = {name: found[name] for name in self.fields if name in found}
-        for name, aliases in self._aliases().items():
-            said = {other: found[other] for other in aliases.kinds if other in found}
-            if said and name in found:
-                both = f"without {name}, which says the same"
-                raise refusal(", ".join(said), said, both, "Drop one of the two.")
-            if said:
-                given[name] = aliases.meaning(**said)
-        return given
+
+def _meaning(aliases: Aliases, said: Mapping[str, Any], recipe: Mapping[str, Any]) -> Any:
+    """What they mean with the recipe's; alone where that says otherwise."""
+    with suppress(Refused):
+        return aliases.meaning(**{**recipe, **said})
+    return aliases.meaning(**said)
 
 
 def _title(group: type, name: str) -> str:

@@ -145,10 +145,13 @@ class Schema(Generic[Data, Model]):
     @staticmethod
     def _given(parser: Parser, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
         """The flags of the recipe in ``argv``, then those of ``argv``, which win."""
-        found = parser.given(argv, besides)
-        if found.get("recipe") is not None:
-            written = recipes.read(found["recipe"], parser.names)
-            flags = parser.given(recipes.words(parser.unsaid(written, argv)))
+        said = parser.said(argv, besides)
+        if said.get("recipe") is None:
+            found = parser.translated(said)
+        else:
+            written = parser.said(recipes.words(recipes.read(said["recipe"], parser.names)))
+            found = parser.translated(said, written)
+            flags = parser.translated(parser.others(written, found))
             chosen = found.get("variant")
             if chosen not in (None, flags.get("variant")):
                 flags = variants.fitting(flags, chosen)
@@ -172,11 +175,18 @@ def _check_paths(settings: Settings[Any, Any]) -> None:
         raise refusal("revision", revision, without, "Drop the flag, or give a hub id.")
     for each in settings._fields():
         kind, value = each.metadata.get("metavar"), values[each.name]
-        if value is None or kind not in allowed or Path(value).exists():
+        if value is None or kind not in allowed or _is_here(value):
             continue
         is_no_id = value.startswith((".", "~")) or value.count("/") > 1
         if kind != ID_OR_PATH or is_no_id or Path(value).is_absolute():
             raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
+
+
+def _is_here(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a folder above it may not be read
+        return False
 
 
 def check_learning_rate(settings: Settings[Any, Any]) -> None:

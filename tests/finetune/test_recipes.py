@@ -70,6 +70,40 @@ def test_what_the_words_say_by_another_name_takes_the_recipes_place(tmp_path: Pa
         assert settings.train.checkpointing_steps == "5"
 
 
+@pytest.mark.parametrize(
+    ("written", "words", "field", "expected"),
+    [
+        ("save_strategy: steps\nsave_steps: 100", "--save_strategy steps", "steps", "100"),
+        ("save_strategy: steps\nsave_steps: 100", "--save_strategy epoch", "steps", "epoch"),
+        ("save_strategy: epoch", "--save_steps 100", "steps", "100"),
+        ("do_train: true\ndo_eval: true", "--do_eval", "only", False),
+        ("do_train: true", "--do_train false", "only", True),
+        ("fp16: true", "--bf16", "precision", "bf16"),
+        ("bf16: true", "--bf16 false", "precision", "no"),
+        ("bf16: true", "--mixed_precision no", "precision", "no"),
+    ],
+)
+def test_names_that_mean_one_flag_together_may_be_parted(
+    tmp_path: Path, written: str, words: str, field: str, expected: object
+) -> None:
+    """Some in the recipe, some among the words; where they contradict each other the words win."""
+    named = recipe(tmp_path, f"model_name_or_path: m\noutput_dir: o\n{written}\n")
+    train = glue.SCHEMA.parse(["--recipe", named, *words.split()]).train
+    found = {
+        "steps": train.checkpointing_steps,
+        "only": train.do_eval_only,
+        "precision": train.mixed_precision,
+    }
+    assert found[field] == expected
+
+
+def test_a_value_that_reads_like_a_flag_takes_nothing_from_a_recipe(tmp_path: Path) -> None:
+    named = recipe(tmp_path, "model_name_or_path: m\nbf16: true\nmax_steps: 7\n")
+    for value in ("bf16", "max_steps", "mixed_precision", "max_train_steps"):
+        train = glue.SCHEMA.parse(["--recipe", named, "--output_dir", value]).train
+        assert (train.mixed_precision, train.max_train_steps) == ("bf16", 7)
+
+
 def test_another_variant_leaves_the_recipes_own_settings(tmp_path: Path) -> None:
     named = ["--recipe", recipe(tmp_path)]
     assert glue.SCHEMA.parse([*named, "--variant", "none"]).variant is None

@@ -10,8 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,9 +65,7 @@ def meant(given: Iterable[str], known: Iterable[str], otherwise: str = "", sign:
     ``sign`` is put before each name.
     """
     names = list(known)
-    close = dict.fromkeys(
-        n for name in given for n in _parts(name, names) or difflib.get_close_matches(name, names)
-    )
+    close = dict.fromkeys(close for name in given for close in _alike(name, names))
     return f"Did you mean {' or '.join(sign + name for name in close)}?" if close else otherwise
 
 
@@ -76,12 +73,12 @@ def near(name: str) -> str:
     """What to say of a name that nothing was found by, if it looks like a path from here."""
     path = Path(name)
     folder, leaf = path.parent, path.name
-    if path.exists() or not folder.is_dir():
+    try:
+        if path.exists() or not folder.is_dir():
+            return ""
+        question = meant([leaf], [each.name for each in folder.iterdir()])
+    except OSError:  # a folder that may not be read, a name that none can have
         return ""
-    others: list[str] = []
-    with suppress(OSError):  # a folder that may not be read
-        others = [each.name for each in folder.iterdir()]
-    question = meant([leaf], others)
     is_below = len(path.parts) > 1
     said = f"The folder {folder} is here, and has no {leaf}."
     if not is_below:  # any name of a repository could be that of a folder here
@@ -89,11 +86,16 @@ def near(name: str) -> str:
     return "".join(f"{each} " for each in (said, question) if each)
 
 
-def _parts(given: str, names: Iterable[str]) -> list[str]:
-    """The few names that the given one is a part of, word by word: epochs of num_train_epochs."""
+def _alike(given: str, names: Sequence[str]) -> list[str]:
+    """The few names that the given one is a part of, word by word: epochs of num_train_epochs.
+
+    Of more than a few those that begin so. Where it is a part of none, those spelt like it.
+    """
     words = set(given.lower().replace("-", "_").split("_"))
     found = [name for name in names if words <= set(name.lower().split("_"))]
-    return found if len(found) <= FEW else []
+    if len(found) > FEW:
+        found = [name for name in found if name.lower().startswith(given.lower())][:FEW]
+    return found or difflib.get_close_matches(given, names)
 
 
 def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
@@ -103,12 +105,16 @@ def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
     traceback too. Of several processes the first tells it, and the others what it does not know of.
     Any other error is a defect, and keeps its traceback.
     """
+    with until_unread():
+        sys.exit(_carried_out(main, stopped))
+
+
+def _carried_out(main: Callable[[], object], stopped: str) -> int:
     try:
-        with until_unread():
-            found = main()
+        found = main()
     except KeyboardInterrupt:
         _tell(stopped)
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
     except Exception as error:
         if not isinstance(error, _told()):
             raise
@@ -119,8 +125,8 @@ def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
         # torch begins the message with the traceback of a process that reads rows for this one.
         name = f"{type(error).__module__}.{type(error).__qualname__}: "
         _tell(f"error: {str(error).rpartition(name)[2]}")
-        sys.exit(WRONG)
-    sys.exit(found if isinstance(found, int) else 0)
+        return WRONG
+    return found if isinstance(found, int) else 0
 
 
 def _told() -> tuple[type[Exception], ...]:

@@ -42,12 +42,14 @@ PATCHED = "a patched model's folder, or its hub id"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What it cannot use ends it with one line and exit status 2."""
     parser = _parser()
-    try:
-        with until_unread():
+    with until_unread():
+        try:
             options = parser.parse_args(arguments)
             options.run(options)
-    except (GraphAttentionError, OSError, ImportError) as error:
-        parser.error(str(error))
+        except BrokenPipeError:
+            raise
+        except (GraphAttentionError, OSError, ImportError) as error:
+            parser.error(str(error))
 
 
 class _Parser(argparse.ArgumentParser):

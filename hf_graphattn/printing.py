@@ -13,11 +13,16 @@ UNREAD = 141  # the exit code that a shell gives such a command
 
 @contextmanager
 def until_unread() -> Iterator[None]:
-    """End the process without a word where nobody reads any more what it prints, as `head` does."""
+    """End the process without a word where nobody reads any more what it prints, as `head` does.
+
+    A process that ends in here with an exit code of its own keeps that.
+    """
+    code: str | int | None = None
     try:
         try:
             yield
-        except SystemExit:  # of --help
+        except SystemExit as ended:  # of --help too
+            code = ended.code
             _flush()
             raise
         _flush()
@@ -25,7 +30,7 @@ def until_unread() -> Iterator[None]:
         if not _is_unread():  # another pipe's
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
-        sys.exit(UNREAD)
+        sys.exit(code or UNREAD)
 
 
 def _flush() -> None:
@@ -35,6 +40,8 @@ def _flush() -> None:
 
 def _is_unread() -> bool:
     """Whether the other end of what is printed is closed; not known on Windows."""
+    if sys.stdout is None:
+        return False
     if not hasattr(select, "poll"):
         return True
     watch = select.poll()

@@ -80,6 +80,8 @@ def test_another_name_says_what_our_flag_says(words: str, name: str, value: obje
             r"^unrecognized arguments: --max_seq_len 8\. Did you mean --max_seq_",
         ),
         ("--epochs 3", r"Did you mean --num_train_epochs\?"),
+        ("--model bert", "Did you mean --model_name_or_path"),
+        ("--eval_only", r"Did you mean --do_eval_only\?"),
         ("--per_device_batch_size 8", "Did you mean .*--per_device_train_batch_size"),
         ("--variant gfas", "variant is 'gfas'; .* Did you mean gfsa?"),
         ("--peft filter", "peft is 'filter'; allowed: none, lora, filters. Did you mean filters?"),

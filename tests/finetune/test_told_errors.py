@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -147,6 +148,32 @@ def test_nobody_reads_what_is_printed(main: str) -> None:
     assert (process.returncode, said) == (141, b"")
 
 
+def test_an_error_keeps_its_exit_code_where_nobody_reads_what_was_printed_before() -> None:
+    program = (
+        "import sys; sys.stdin.readline()\n"
+        "from finetune import errors\n"
+        "def main():\n"
+        "    print('before')\n"
+        "    raise errors.Refused('Choose another.')\n"
+        "errors.exit_with(main)"
+    )
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    process = subprocess.Popen([sys.executable, "-c", program], env=buffered, **streams)
+    process.stdout.close()
+    _, said = process.communicate(b"\n")
+    assert (process.returncode, said) == (2, b"error: Choose another.\n")
+
+
+def test_without_an_output_at_all_a_broken_pipe_is_a_defect_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shell's `>&-` closes it, and Python has None there."""
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(BrokenPipeError):
+        errors.exit_with(raising(BrokenPipeError()))
+
+
 def test_another_pipe_that_breaks_is_a_defect() -> None:
     with pytest.raises(BrokenPipeError):
         errors.exit_with(raising(BrokenPipeError()))
@@ -165,6 +192,8 @@ def test_a_path_that_is_mistyped_is_told_as_one(
     assert [errors.near(name) for name in ("bert-base-uncased", "user/bert", "runs/first")] == [
         ""
     ] * 3
+    assert errors.near("x" * 300) == ""  # no name of a file
+    assert errors.near(f"runs/{'x' * 300}") == ""
     arguments = ModelArguments("runs/frist")
     with pytest.raises(errors.Refused, match=r"has no frist\. Did you mean first\? transformers"):
         loading.pretrained(AutoConfig, "runs/frist", arguments)

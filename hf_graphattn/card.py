@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import inspect
 import os
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
-import torch
-import transformers
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, metadata_load
 from huggingface_hub.utils import HFValidationError, validate_repo_id
@@ -19,18 +14,22 @@ from transformers import PreTrainedModel
 
 from .adapters import base_model as base_of
 from .adapters import is_adapted
+from .card_text import (
+    account,
+    by_transformers,
+    how_it_attends,
+    introduction,
+    plain_usage,
+    the_filter,
+)
 from .configs import ENTRY
 from .errors import GraphAttentionError, refusal
 from .filters import read_config
 from .parallel import own_class
-from .reporting import report
-from .usage import checked_example, fenced, own_auto_class, usage
-from .variants import VariantConfig
+from .usage import checked_example, usage
 from .variants.base import is_sequence
-from .version import __version__
 
 TAGS = ("hf_graphattn", "graph-filter-attention")
-Scalars = dict[tuple[str, str], list[float]]  # by layer and name; a value a head
 
 
 def model_card(
@@ -82,11 +81,11 @@ def model_card(
     data = _head(model, repo_id, base_model, datasets, results, language, license, tags)
     task = data.pipeline_tag
     parts = [
-        _introduction(model, repo_id, base_model, _how(config)),
+        introduction(model, repo_id, base_model, how_it_attends(config)),
         usage(model, task, repo_id, base_model, tokenizer, checked_example(task, example)),
-        "" if is_adapted(model) else _by_transformers(model, repo_id),
-        _filter(config, _learned(model)),
-        *_account(results, training or {}, base_model, datasets, license),
+        "" if is_adapted(model) else by_transformers(model, repo_id),
+        the_filter(model, config),
+        *account(results, training or {}, base_model, datasets, license),
     ]
     return _card(data, parts)
 
@@ -106,11 +105,10 @@ def plain_card(
     The arguments are those of `model_card`.
     """
     data = _head(model, repo_id, base_model, datasets, results, None, license, TAGS[:1])
-    code = _loading(own_auto_class(model) or own_class(model).__name__, repo_id)
     parts = [
-        _introduction(model, repo_id, base_model, "with plain attention."),
-        f"## Usage\n\n{code}",
-        *_account(results, training, base_model, datasets, license),
+        introduction(model, repo_id, base_model, "with plain attention."),
+        plain_usage(model, repo_id),
+        *account(results, training, base_model, datasets, license),
     ]
     return _card(data, parts)
 
@@ -146,18 +144,6 @@ def _head(
 
 def _card(data: ModelCardData, parts: Sequence[str]) -> ModelCard:
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, parts)) + "\n")
-
-
-def _account(
-    results: Sequence[EvalResult],
-    training: Mapping[str, object],
-    base_model: str | None,
-    datasets: Sequence[str],
-    license: str | None,
-) -> list[str]:
-    """How it was trained, what was measured, and what is known of its use."""
-    measured = _results(results) if results else ""
-    return [measured, _training(training), _known(base_model, datasets, license)]
 
 
 def license_of(model: str, *, fetch: bool = False) -> str | None:
@@ -200,129 +186,6 @@ def _entry(model: PreTrainedModel) -> dict[str, Any]:
             f"say so. Unpatch the part, and patch the whole model."
         )
     return entry
-
-
-def _introduction(model: PreTrainedModel, repo_id: str, base_model: str | None, how: str) -> str:
-    origin = f", made from `{base_model}`" if base_model else ""
-    adapter = "An adapter, PEFT's, of a " if is_adapted(model) else ""
-    versions = {
-        "hf_graphattn": __version__,
-        **{m.__name__: m.__version__ for m in (transformers, torch)},
-    }
-    made = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"# {repo_id.split('/')[-1]}\n\n"
-        f"{adapter}`{own_class(base_of(model)).__name__}`{origin}, {how} Made with {made}."
-    )
-
-
-def _how(config: VariantConfig) -> str:
-    """What its attention is."""
-    if config.place:
-        return "whose layers filter their tokens after self-attention."
-    return (
-        "whose self-attention is a graph filter: each head takes its attention matrix "
-        "`A = softmax(QK^T / sqrt(d))` as a graph and filters the values `V` on it, so that its "
-        "output is `H V` instead of `A V`."
-    )
-
-
-def _by_transformers(model: PreTrainedModel, repo_id: str) -> str:
-    name = own_auto_class(model)
-    if name is None:
-        return ""
-    return (
-        f"Where hf_graphattn is installed, transformers' own class loads it too:\n\n"
-        f"{_loading(name, repo_id, ', trust_remote_code=True')}\n\nWithout either, transformers "
-        f"refuses this checkpoint: with plain attention it would be another model."
-    )
-
-
-def _loading(name: str, repo_id: str, more: str = "") -> str:
-    """Code that loads it by a class of transformers."""
-    code = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("{repo_id}"{more})'
-    return fenced(code, "python")
-
-
-def _filter(config: VariantConfig, scalars: Scalars) -> str:
-    """The settings; of a learned scalar not where it started, but what has become of it."""
-    summary = inspect.cleandoc(type(config).__doc__ or "").split("\n\n")[0].replace("\n", " ")
-    rows = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in config.trainable:
-            value = "learned, as below"
-        elif value is None:
-            value = "the default"
-        elif isinstance(value, tuple):
-            value = ", ".join(map(str, value))
-        rows.append(f"| `{field.name}` | {value} | {field.metadata['help']} |")
-    heading = ["| setting | value | meaning |", "|---|---|---|"]
-    parts = [f"## The filter: {config.title}", summary, "\n".join([*heading, *rows])]
-    if scalars:
-        of = "channels" if config.place else "heads"
-        heading = [
-            f"| layer | scalar | least of its {of} | median | most |",
-            "|---|---|---|---|---|",
-        ]
-        rows = [
-            f"| {layer} | `{name}` | {min(found):.4g} | {median(found):.4g} | {max(found):.4g} |"
-            for (layer, name), found in scalars.items()
-        ]
-        parts += [f"What was learned, over each layer's {of}:", "\n".join([*heading, *rows])]
-    return "\n\n".join(parts)
-
-
-def _learned(model: PreTrainedModel) -> Scalars:
-    """The learned scalars of each layer; of one that has several values a head, each by itself."""
-    found = {}
-    for row in report(model).rows:
-        layer = row.module if row.layer is None else str(row.layer)
-        for name in row.learned:
-            values = row.scalars[name]
-            if not isinstance(values[0], list):
-                found[layer, name] = values
-                continue
-            for index, column in enumerate(zip(*values, strict=True)):
-                found[layer, f"{name}[{index}]"] = list(column)
-    return found
-
-
-def _training(settings: Mapping[str, object]) -> str:
-    rows = [f"| {name} | {value} |" for name, value in settings.items()]
-    table = "\n".join(["| setting | value |", "|---|---|", *rows])
-    return f"## Training\n\n{table}" if rows else ""
-
-
-def _known(base_model: str | None, datasets: Sequence[str], license: str | None) -> str:
-    """What can be said of its use and limits without guessing."""
-    lines = []
-    if datasets:
-        lines.append(f"It was trained on {', '.join(f'`{name}`' for name in datasets)}.")
-    if base_model:
-        lines.append(f"What limits `{base_model}` limits it too.")
-    if license is None:
-        bound = "; the base model's terms bind it" if base_model else ""
-        lines.append(
-            f"No license is stated. Whoever publishes this adds one, as `license:` at the head of "
-            f"this file{bound}."
-        )
-    lines.append("What else it may be used for, nobody has examined.")
-    return "## Use and limits\n\n" + "\n".join(f"- {line}" for line in lines)
-
-
-def _results(results: Sequence[EvalResult]) -> str:
-    rows = [
-        f"| {r.task_name or r.task_type} | {r.dataset_name} | {r.dataset_split or ''} | "
-        f"{r.metric_name or r.metric_type} | {_number(r.metric_value)} |"
-        for r in results
-    ]
-    heading = "| task | data | split | metric | value |\n|---|---|---|---|---|"
-    return "## Results\n\n" + "\n".join([heading, *rows])
-
-
-def _number(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def hub_id(name: object) -> str | None:

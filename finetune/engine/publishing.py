@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import fields
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, HfApi, ModelCard, get_token
-from torch import Tensor
 
 import hf_graphattn as ga
+import tasks
 from finetune.errors import Refused, refusal
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Settings
+from hf_graphattn.adapters import is_adapted
 from hf_graphattn.card import checked_id, hub_id, license_of, plain_card
-from hf_graphattn.usage import save_example
+from hf_graphattn.usage import IMAGE, SOUND, save_example
 from tasks import Task
 
 # The hub's words for what a model does; labels are of a text or of an image.
@@ -40,46 +41,72 @@ def repository(settings: Settings[Any, Any]) -> str:
         return HfApi().create_repo(name, exist_ok=True, private=private).repo_id
 
 
+@dataclass(frozen=True)
+class Target:
+    """What only one process asks the hub for.
+
+    Attributes:
+        repo_id: the repository that is pushed to, with its owner's name.
+        license: what the card states.
+        shows_row: whether the card may show a row that was evaluated on.
+    """
+
+    repo_id: str
+    license: str | None
+    shows_row: bool
+
+
+def target(settings: Settings[Any, Any], task: Task) -> Target:
+    """Where a run is pushed to, and what the hub says of its model and data.
+
+    Raises ``Refused`` if nothing can be pushed there.
+    """
+    base = settings.model.model_name_or_path
+    license = settings.train.license or (base and license_of(base, fetch=True)) or None
+    return Target(repository(settings), license, shows_row(settings, task))
+
+
+def shows_row(settings: Settings[Any, Any], task: Task) -> bool:
+    """Whether a row may be shown: as ``hub_example`` says, else if anyone may read the data."""
+    if settings.train.hub_example is not None:
+        return settings.train.hub_example
+    values, names = settings.flat(), {f.name for f in fields(settings.data)} & settings.paths()
+    paths = (values[name] for name in names)
+    if any(isinstance(path, str) and Path(path).exists() for path in paths):
+        return False
+    name = settings.data.dataset_name or task.dataset_name
+    if name is None:  # rows that code makes: the project's own
+        return getattr(task.builder, "__module__", "").partition(".")[0] == tasks.__name__
+    with suppress(Exception):  # of whichever client: private, gone, or out of reach
+        return not HfApi().dataset_info(name, token=False).gated
+    return False
+
+
 def card_of(
     model: Any,
-    repo_id: str,
+    to: Target,
     task: Task,
     settings: Settings[Any, Any],
     results: Mapping[str, Any],
     processor: Any = None,
     example: Any = None,
-) -> ModelCard:
-    """A model's card.
+) -> ModelCard | None:
+    """A model's card; None of a plain adapter, of which PEFT writes one.
 
     Where the model is spread over processes, each of them must call this. ``example`` is an input
-    for the card (`shown`), and ``processor`` makes the model's inputs.
+    for a patched model's card, and ``processor`` makes the model's inputs.
     """
-    base = settings.model.model_name_or_path
     data = hub_id(settings.data.dataset_name or task.dataset_name)
     told: dict[str, Any] = {
-        "base_model": hub_id(base),
+        "base_model": hub_id(settings.model.model_name_or_path),
         "datasets": [] if data is None else [data],
         "results": list(evaluations(task, settings, results)),
-        "license": settings.train.license or (base and license_of(base, fetch=True)) or None,
+        "license": to.license,
         "training": training(settings, results),
     }
-    if not ga.is_patched(model):
-        return plain_card(model, repo_id, **told)
-    return ga.model_card(model, repo_id, tokenizer=processor, example=example, **told)
-
-
-def shown(example: Any, settings: Settings[Any, Any], processor: Any) -> Any:
-    """The input of an evaluation row (`Loaders`) that the card may show; else None.
-
-    One's own files are for nobody else to see, unless ``hub_example`` says so.
-    """
-    values, names = settings.flat(), {f.name for f in fields(settings.data)} & settings.paths()
-    paths = (values[name] for name in names)
-    is_own = any(isinstance(path, str) and Path(path).exists() for path in paths)
-    asked = settings.train.hub_example
-    if not (not is_own if asked is None else asked):
-        return None
-    return processor.decode(example) if isinstance(example, Tensor) else example
+    if ga.is_patched(model):
+        return ga.model_card(model, to.repo_id, tokenizer=processor, example=example, **told)
+    return None if is_adapted(model) else plain_card(model, to.repo_id, **told)
 
 
 def push(
@@ -91,10 +118,13 @@ def push(
 ) -> str:
     """Upload ``folder`` in one commit with this message; returns its address.
 
-    The card, if any, is put there before, instead of PEFT's, with the file of its example.
+    The card, if any, is put there before, instead of PEFT's, with the file of its example; that
+    of an earlier push is removed.
 
     Raises ``Refused`` if that fails; the folder is whole.
     """
+    for name in (IMAGE, SOUND):
+        (folder / name).unlink(missing_ok=True)
     if card is not None:
         save_example(example, folder)
         card.save(folder / "README.md")
@@ -118,8 +148,6 @@ def _told(what: str) -> Iterator[None]:
 def training(settings: Settings[Any, Any], results: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that training depended on, with how many rows and updates, for the card."""
     train = settings.train
-    if train.do_eval_only:
-        return {}
     values = {f.name: getattr(train, f.name) for f in fields(train) if f.compare}
     if train.max_train_steps is not None:  # instead of epochs
         values["num_train_epochs"] = None

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from accelerate.logging import get_logger
-from accelerate.utils import set_seed
+from accelerate.utils import broadcast_object_list, set_seed
+from torch import Tensor
 
 import hf_graphattn as ga
 from finetune.engine import output_folder, panels, publishing, storage
@@ -17,7 +18,6 @@ from finetune.models import tuning
 from finetune.models.loading import filter_statistics
 from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.schema import Settings
-from hf_graphattn.adapters import is_adapted
 from hf_graphattn.parallel import is_spread
 
 logger = get_logger(__name__)
@@ -92,20 +92,22 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
     return results
 
 
-def push(trainer: Trainer, processor: Processor, results: dict[str, Any]) -> None:
+def push(trainer: Trainer, processor: Any, results: dict[str, Any]) -> None:
     """Upload the folder with its card; all processes make that of a model spread over them."""
     task, settings, is_main = trainer.task, trainer.settings, trainer.accelerator.is_main_process
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not (is_main or is_spread(model)):
         return
-    repo_id, card, example = publishing.repository(settings), None, None
-    if ga.is_patched(model):
-        example = publishing.shown(trainer.example, settings, processor)
-    if ga.is_patched(model) or not is_adapted(model):  # PEFT writes a card of a plain adapter
-        card = publishing.card_of(model, repo_id, task, settings, results, processor, example)
+    found = [publishing.target(settings, task) if is_main else None]
+    (to,) = broadcast_object_list(found) if is_spread(model) else found
+    assert to is not None
+    example = trainer.example if to.shows_row and ga.is_patched(model) else None
+    if isinstance(example, Tensor):
+        example = processor.decode(example)
+    card = publishing.card_of(model, to, task, settings, results, processor, example)
     if is_main:
         message = f"{task.name}: {settings.filter.variant}"
-        logger.info(publishing.push(trainer.folder, repo_id, message, card, example))
+        logger.info(publishing.push(trainer.folder, to.repo_id, message, card, example))
 
 
 def tell_how_far(moved: float | None, rate: float | None) -> None:

@@ -45,7 +45,7 @@ class OutputArguments:
     hub_private_repo: bool | None = flag("Whether a new repository is private.", free=True)
     hub_example: bool | None = flag(
         "Show an evaluation row on the pushed card, with what the model makes of it; default: "
-        "where the rows are a dataset of the hub, or come with the project.",
+        "where the rows are a dataset that anyone may read on the hub, or come with the project.",
         free=True,
     )
     license: str | None = flag(

@@ -95,6 +95,9 @@ class CheckpointArguments(OutputArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, 1, "checkpoints_total_limit", "eval_steps", "early_stopping_patience")
+        if self.do_eval_only and self.push_to_hub:
+            remedy = "Push the run that trained the model: its card has its metrics already."
+            raise refusal("push_to_hub", True, "False with do_eval_only: no model is saved", remedy)
         if self.eval_strategy not in (None, "steps" if self.eval_steps else "epoch"):
             raise refusal(
                 "eval_strategy",
@@ -131,7 +134,7 @@ class TrainArguments(CheckpointArguments):
 
     per_device_train_batch_size: int = flag("Training batch of one process.", 8)
     per_device_eval_batch_size: int = flag("Evaluation batch of one process.", 8)
-    learning_rate: float = flag("Highest learning rate.", 5e-5)
+    learning_rate: float = flag("Highest learning rate.", 5e-5, aliases=also("lr"))
     weight_decay: float = flag("AdamW's; biases, norms and the filter's scalars have none.", 0.0)
     adam_beta1: float = flag("AdamW's, of the mean of the gradients.", 0.9)
     adam_beta2: float = flag("AdamW's, of the mean of their squares.", 0.999)

@@ -13,6 +13,7 @@ import image_runs
 import pytest
 import tiny_task
 import torch
+from accelerate import PartialState
 from glue_runs import flags, written
 from hub_server import pushed
 from huggingface_hub import ModelCard
@@ -21,7 +22,7 @@ from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
 import hf_graphattn as ga
 import tasks
-from finetune.engine import launch, publishing
+from finetune.engine import launch, publishing, run
 from finetune.errors import Refused
 from finetune.glue import SCHEMA
 
@@ -137,23 +138,64 @@ def test_a_local_folder_of_data_is_not_told(tmp_path: Path) -> None:
     assert found.dataset_type == "mrpc"
 
 
-def test_rows_of_own_files_are_shown_to_nobody_unasked(tmp_path: Path) -> None:
-    """Those of a hub's data set, or of the project's own, are public already."""
+def test_a_row_is_shown_unasked_only_if_anyone_may_read_the_data(
+    tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dataset of the hub that is open, or the project's own."""
     rows = tmp_path / "rows.csv"
     rows.write_text("sentence,label\na,b\n")
     base = ["--model_name_or_path", "m", "--output_dir", str(tmp_path / "o")]
-    own = ["--train_file", str(rows), "--validation_file", str(rows)]
-    folder = ["--task_name", "cola", "--dataset_name", str(tmp_path)]
-    hub = ["--task_name", "cola", "--dataset_name", "nyu-mll/glue"]
-    for words, is_shown in ((own, False), (folder, False), (hub, True), (hub[:2], True)):
+    cola, files = (
+        ["--task_name", "cola"],
+        [
+            *("--train_file", str(rows)),
+            *("--validation_file", str(rows)),
+        ],
+    )
+    own = SimpleNamespace(dataset_name=None, builder=lambda: None)  # as finetune makes it of files
+    cases = {
+        "own files": (own, files, False),
+        "own folder": (tasks.get("cola"), [*cola, "--dataset_name", str(tmp_path)], False),
+        "the task's": (tasks.get("cola"), cola, True),
+        "another of the hub": (tasks.get("cola"), [*cola, "--dataset_name", "nyu-mll/glue"], True),
+        "private": (tasks.get("cola"), [*cola, "--dataset_name", "company/mails"], False),
+        "gated": (tasks.get("cola"), [*cola, "--dataset_name", "ILSVRC/imagenet-1k"], False),
+        "the project's": (tasks.get("demo", "glue"), ["--task_name", "demo"], True),
+        "of one's own code": (own, ["--task_name", "demo"], False),
+    }
+    for task, words, is_shown in cases.values():
         for said, expected in (((), is_shown), (("true",), True), (("false",), False)):
-            asked = ["--hub_example", *said] if said else []
-            settings = SCHEMA.parse([*base, *words, *asked])
-            found = publishing.shown(("a text",), settings, None)
-            assert found == (("a text",) if expected else None)
-    tokens = torch.tensor([1, 2])
-    decoding = SimpleNamespace(decode=lambda given: f"{given.tolist()}")
-    assert publishing.shown(tokens, SCHEMA.parse([*base, *hub]), decoding) == "[1, 2]"
+            settings = SCHEMA.parse([*base, *words, *(["--hub_example", *said] if said else [])])
+            assert publishing.shows_row(settings, task) == expected
+    monkeypatch.setattr(hub, "error", ConnectionError("no route"))
+    assert not publishing.shows_row(SCHEMA.parse([*base, *cola]), tasks.get("cola"))
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_of_processes_that_share_a_model_one_asks_the_hub(
+    tmp_path: Path, is_main: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others need no token; all make the card, and one pushes."""
+    PartialState()  # what the log asks for
+    asked, told = [], publishing.Target("user/out", "mit", True)
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(is_main_process=is_main, unwrap_model=lambda model: model),
+        task=tasks.get("cola"),
+        settings=SCHEMA.parse(flags(tmp_path, "cola", "--variant", "gfsa")),
+        model=None,
+        folder=tmp_path,
+        example=torch.tensor([1, 2]),
+    )
+    monkeypatch.setattr(publishing, "target", lambda *_: asked.append("hub") or told)
+    monkeypatch.setattr(publishing, "push", lambda *_: asked.append("push"))
+    monkeypatch.setattr(publishing, "card_of", lambda *of: asked.append(of[1:2] + of[-1:]))
+    monkeypatch.setattr(run, "is_spread", lambda model: True)
+    monkeypatch.setattr(run, "broadcast_object_list", lambda found: [told])
+    monkeypatch.setattr(run.ga, "is_patched", lambda model: True)
+    processor = SimpleNamespace(decode=lambda ids: f"{ids.tolist()}")
+    run.push(trainer, processor, {})
+    card = (told, "[1, 2]")
+    assert asked == (["hub", card, "push"] if is_main else [card])
 
 
 class Hub:
@@ -167,6 +209,12 @@ class Hub:
             raise self.error
         Hub.made += (name,)
         return SimpleNamespace(repo_id=f"user/{name}")
+
+    def dataset_info(self, name: str, token: object) -> Any:
+        assert token is False  # as anyone sees it
+        if self.error is not None or name == "company/mails":
+            raise self.error or OSError("401")
+        return SimpleNamespace(gated="auto" if name.startswith("ILSVRC") else False)
 
     def upload_folder(self, **_: Any) -> None:
         raise OSError("the line\nwas cut")
@@ -198,8 +246,21 @@ def test_what_cannot_be_pushed_is_refused_before_training(
     told = r"token of the hub; there is none here.*hf auth login"
     with pytest.raises(Refused, match=told), launch.start(asked(tmp_path)):
         pass
+    with pytest.raises(Refused, match="push_to_hub is True; allowed: False with do_eval_only"):
+        asked(tmp_path, "--do_eval_only")
 
 
 def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
     with pytest.raises(Refused, match=r"is whole, but could not be pushed \(`hf upload user/out"):
         publishing.push(tmp_path, publishing.repository(asked(tmp_path)), "cola: none")
+
+
+def test_the_example_of_an_earlier_push_is_not_pushed_again(
+    tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "upload_folder", lambda self, **_: "address")
+    image = Image.fromarray(image_runs.pixels(1))
+    publishing.push(tmp_path, "user/out", "cola: gfsa", ModelCard("with"), image)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "example.png"]
+    publishing.push(tmp_path, "user/out", "cola: gfsa", ModelCard("without"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md"]

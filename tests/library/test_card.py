@@ -22,6 +22,7 @@ from tiny import MODELS, build
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
+from hf_graphattn import card, card_text
 
 RESULTS = [
     EvalResult("text-classification", "glue", "CoLA", name, value, dataset_split="validation")
@@ -124,6 +125,28 @@ def test_the_settings_of_training_are_shown() -> None:
     assert "## Training" in text
     assert "| learning_rate | 0.002 |\n| seed | 7 |" in text
     assert "## Training" not in f"{ga.model_card(patched(), 'user/name')}"
+
+
+def test_the_code_for_a_plain_model_is_that_which_can_load_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its own code where it brings some; none where no class of transformers has its name."""
+    model = build("BERT")
+    about: dict[str, Any] = {
+        "base_model": None,
+        "datasets": (),
+        "results": (),
+        "license": "mit",
+        "training": {},
+    }
+    whole = str(card.plain_card(model, "user/name", **about))
+    assert 'AutoModelForSequenceClassification.from_pretrained("user/name")' in whole
+    model.config.auto_map = {"AutoModel": "modeling.Own"}
+    own = str(card.plain_card(model, "user/name", **about))
+    assert '"user/name", trust_remote_code=True)' in own
+    monkeypatch.setattr(card_text, "own_auto_class", lambda model: None)
+    model.__class__ = type("Own", (type(model),), {})
+    assert "## Usage" not in str(card.plain_card(model, "user/name", **about))
 
 
 def test_an_adapter_has_a_card_that_loads_it() -> None:

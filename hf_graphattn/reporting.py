@@ -22,7 +22,7 @@ from .architectures import (
 )
 from .filters import graph_filters, refuse_no_model, refuse_plain
 from .own_attention import reason
-from .parallel import whole
+from .parallel import own_class, whole
 from .verified import is_listed
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
@@ -184,7 +184,7 @@ def report(model: nn.Module) -> Report:
     parts += [f"{len(own)} with a filter of one's own"] if own else []
     originals = map(original_filter, filters.values())  # without an adapter's copies
     learned = sum(scalar.numel() for each in originals for scalar in each.parameters())
-    title = f"{type(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
+    title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
     return Report(title, tuple(rows))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoProcessor
+from transformers import AutoProcessor, PreTrainedTokenizerBase
 from transformers.models.auto import modeling_auto
 
 from .adapters import base_model, is_adapted
@@ -35,6 +35,7 @@ logger = logging.getLogger("hf_graphattn")
 IMAGE, SOUND = "example.png", "example.wav"  # what an example is called in the repository
 PROCESSOR_FILES = ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 PACKAGES = {"from PIL": "pillow", "import soundfile": "soundfile"}
+MADE_UP = 2  # tokens at most: T5's, DeBERTa's and others' have a blank or an unknown one
 SAVE_ONE = "Save the model's there: tokenizer.save_pretrained(folder)."
 FEW = 10  # labels that code names
 NEW_TOKENS = 20
@@ -163,8 +164,10 @@ def processor_of(path: str) -> Any:
 
 
 def is_made_up(tokenizer: Any) -> bool:
-    """Whether it has special tokens alone, as that which transformers makes up."""
-    return len(tokenizer) <= len(set(tokenizer.all_special_ids))
+    """Whether it has hardly a token that is not special, as those that transformers makes up."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):  # several in one, of RAG
+        return False
+    return len(tokenizer) - len(set(tokenizer.all_special_ids)) <= MADE_UP
 
 
 def own_auto_class(model: Any) -> str | None:

@@ -58,12 +58,13 @@ def make_accelerator(train: TrainArguments) -> Accelerator:
 
 def _check_tracker(name: str | None) -> None:
     """Refuse a tracker that is not here: accelerate would leave it out."""
-    if name in (None, EVERY):
+    if name is None:
         return
     known = [str(each) for each in get_available_trackers()]
-    if name not in known:
-        allowed = f"{', '.join((NOWHERE, EVERY, *known))}, which can be imported here"
-        raise refusal("report_to", name, allowed, "Choose one of these, or install it.")
+    if name not in known and not (name == EVERY and known):
+        allowed = ", ".join((NOWHERE, *([EVERY] if known else ()), *known))
+        remedy = "Choose one of these, or install a tracker, such as tensorboard."
+        raise refusal("report_to", name, f"{allowed}: what can be imported here", remedy)
 
 
 def _check_launch(accelerator: Accelerator) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import hf_graphattn as ga
 from finetune.engine.display import duration
-from finetune.engine.predictions import evaluated, only_answer
+from finetune.engine.predictions import constant, evaluated, only_answer
 from finetune.engine.results import RESULTS, machine_name, read_json
 from finetune.engine.trainer import Trainer
 from finetune.errors import Refused
@@ -23,6 +23,7 @@ from finetune.settings.training import EACH_EPOCH
 from finetune.settings.variants import NO_VARIANT
 from hf_graphattn.adapters import is_adapted
 from hf_graphattn.filters import read_config
+from hf_graphattn.parallel import own_class
 
 WIDTH, LABEL = 100, 14
 SCRIPTS = Path(__file__).parents[1]
@@ -78,7 +79,7 @@ def _model(trainer: Trainer) -> str:
     source = getattr(trainer.settings.model, "source", None)
     name = trainer.settings.model.model_name_or_path or f"untrained {source}"
     base = model.get_base_model() if is_adapted(model) else model
-    found = f"{name}: {type(base).__name__}, {total:,} parameters"
+    found = f"{name}: {own_class(base).__name__}, {total:,} parameters"
     if trainer.settings.train.do_eval_only:
         return found
     kind = WHAT_IS_TRAINED[trainer.settings.filter.peft]
@@ -136,13 +137,17 @@ def _training(trainer: Trainer) -> Iterator[Row]:
 
 
 def _otherwise(trainer: Trainer) -> Iterator[Row]:
-    """Which inputs the model to evaluate was trained on, where those here are others."""
+    """Which inputs the model to evaluate was trained on, where those here are others.
+
+    A flag without a value leaves it to the task or the model: the results say what that came to.
+    """
     settings, source = trainer.settings, trainer.settings.model.model_name_or_path
     before: dict[str, Any] = {}
     with suppress(Refused, OSError):  # none is there, or not ours: transformers has such a file too
-        before = read_json(Path(source) / RESULTS)["settings"] if source else {}
-    flags = (name for name in settings.data.INPUTS if name in before)
-    now = settings.flat()
+        before = read_json(Path(source) / RESULTS) if source else {}
+    before = before.get("settings", {}) | before
+    now = settings.flat() | trainer.objective.facts()
+    flags = (n for n in settings.data.INPUTS if None not in (before.get(n), now[n]))
     changed = [f"{n} {before[n]}, here {now[n]}" for n in flags if before[n] != now[n]]
     if changed:
         yield "warning", f"the model was trained with {'; '.join(changed)}"
@@ -187,7 +192,7 @@ def _constant(trainer: Trainer) -> Iterator[Row]:
     for path in evaluated(trainer.folder).values():
         answer = only_answer(path)
         if answer is not None:
-            yield "warning", f"every row is predicted as {_named(trainer, answer)} ({path.name})"
+            yield "warning", f"{constant(_named(trainer, answer))} ({path.name})"
 
 
 def _named(trainer: Trainer, answer: str) -> str:
@@ -195,7 +200,7 @@ def _named(trainer: Trainer, answer: str) -> str:
     names = trainer.task.label_names  # scores and texts have none
     if answer.isdecimal() and int(answer) < len(names):
         return names[int(answer)]
-    return answer or "no text"
+    return answer
 
 
 def _time(results: Mapping[str, Any]) -> str:

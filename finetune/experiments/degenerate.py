@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from finetune.engine.predictions import evaluated, only_answer
+from finetune.engine.predictions import constant, evaluated, only_answer
 from finetune.experiments.gather import MOVED, TaskResult
 from finetune.experiments.grid import Cell
 
@@ -31,7 +31,7 @@ def _constant(task: TaskResult, cells: Sequence[Cell]) -> Iterator[str]:
             seeds[cell.arm.name, answer].append(str(cell.seed))
     for (arm, answer), which in seeds.items():
         yield (
-            f"{arm}, seed {', '.join(which)}: every row is predicted as {answer or 'no text'}; "
+            f"{arm}, seed {', '.join(which)}: {constant(answer)}; "
             "such a run has learned nothing that this metric could show."
         )
 

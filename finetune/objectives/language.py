@@ -72,6 +72,7 @@ class LanguageModelling(Objective):
             "eval_protocol": "block" if self.stride is None else "sliding",
             "block_size": self.blocks.size,
             "stride": self.stride,
+            "row_end": self.task.row_end,
             "train_blocks": len(self.blocks),
             "train_left_over_tokens": self.blocks.left_over,
         }

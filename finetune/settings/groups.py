@@ -10,8 +10,8 @@ from finetune.settings.flags import ID_OR_PATH, PATH, also, at_least, flag
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
 FILTER_RATE = "filter_learning_rate"
-# At a model's own rate the scalars hardly move in a short run; at 0.1 runs were lost. Of the rates
-# between, by the studies filter-rate-ptb and filter-rate-sentences of docs/evidence.md.
+# At a model's own rate the scalars hardly move in a short run; at 0.1 one of four on sentences was
+# lost. By the studies filter-rate-ptb and filter-rate-sentences of docs/evidence.md.
 DEFAULT_FILTER_RATE = 1e-2
 LORA = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
 

@@ -17,7 +17,7 @@ HELD_OUT = 5  # per cent, as in transformers' run_clm
 class LanguageDataArguments(SourceArguments):
     """The text, how it is cut for training, and how it is measured."""
 
-    INPUTS: ClassVar[tuple[str, ...]] = ("block_size", "row_end", "word_level")
+    INPUTS: ClassVar[tuple[str, ...]] = ("block_size", "row_end")
 
     train_file: str | None = flag("Own txt, csv, json or parquet file to train on.", path=PATH)
     max_train_samples: int | None = flag(

@@ -16,7 +16,7 @@ CHARACTERS = "char"
 class SpeechDataArguments(SourceArguments):
     """The recordings, their transcripts, and how both are read."""
 
-    INPUTS: ClassVar[tuple[str, ...]] = ("text_case",)
+    INPUTS: ClassVar[tuple[str, ...]] = ("text_case", "chars_to_ignore")
 
     dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
     train_split_name: str | None = flag("Split to train on, where it is not the task's, or train.")

@@ -39,9 +39,13 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
                 f"variant {name!r} is defined twice: in {_CONFIGS[name].__module__} and in "
                 f"{cls.__module__}. Give one of them another name."
             )
-        cls.variant = name
         own = vars(cls)  # a class that it derives from has a name and a colour of its own
-        cls.title, cls.colour = own.get("title", name), own.get("colour")
+        colour = own.get("colour")
+        for other in _CONFIGS.values() if colour is not None else ():
+            if other.colour == colour:
+                allowed = f"a place that no other variant has; this is {other.variant}'s"
+                raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
+        cls.variant, cls.title, cls.colour = name, own.get("title", name), colour
         _CONFIGS[name] = cls
         return cls
 

@@ -202,11 +202,16 @@ def test_a_launch_for_gpus_is_refused_without_them(
         launch.make_accelerator(TrainArguments(output_dir="out"))
 
 
-def test_a_tracker_that_is_not_here_is_refused() -> None:
+def test_a_tracker_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """accelerate would leave it out."""
     with pytest.raises(ValueError, match=r"^report_to is 'comet'; allowed: none, all, tensorboard"):
         launch.make_accelerator(TrainArguments(output_dir="out", report_to="comet"))
     assert TrainArguments(output_dir="out", report_to="none", with_tracking=True).tracker is None
+    monkeypatch.setattr(launch, "get_available_trackers", list)
+    with pytest.raises(
+        ValueError, match=r"^report_to is 'all'; allowed: none: .*install a tracker"
+    ):
+        launch.make_accelerator(TrainArguments(output_dir="out", with_tracking=True))
 
 
 def test_fp16_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

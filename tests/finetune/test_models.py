@@ -37,6 +37,20 @@ def load(path: Path, task: tasks.Task, *flags: str) -> tuple[PreTrainedModel, li
     return loading.load_model(chosen, config, ignore_mismatched_sizes=replaced), order
 
 
+@pytest.mark.parametrize("kind", ["bert", "deberta-v2", "gpt2", "mbart", "splinter", "t5"])
+def test_a_tokenizer_that_transformers_makes_up_is_refused(tmp_path: Path, kind: str) -> None:
+    """Some have special tokens alone, some a blank and an unknown one beside: no words in any."""
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    refused = r"with a tokenizer, instead of which .*save_pretrained.*--tokenizer_name"
+    with pytest.raises(ValueError, match=refused):
+        loading.load_tokenizer(settings(tmp_path).model)
+
+
+def test_a_tokenizer_of_characters_needs_no_file(tmp_path: Path) -> None:
+    AutoConfig.for_model("canine").save_pretrained(tmp_path)
+    assert len(loading.load_tokenizer(settings(tmp_path).model)) > 1e6
+
+
 def test_weights_are_float32_whatever_the_checkpoint_has(bert: Path) -> None:
     BertForSequenceClassification.from_pretrained(bert).bfloat16().save_pretrained(bert)
     assert AutoConfig.from_pretrained(bert).dtype == torch.bfloat16

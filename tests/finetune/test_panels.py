@@ -11,7 +11,7 @@ import image_runs
 import pytest
 from glue_runs import ROOT, flags, written
 
-from finetune import code_classification, compare, glue, image_classification
+from finetune import code_classification, compare, glue, image_classification, lm
 from finetune.engine import panels
 from finetune.engine.display import duration
 from finetune.settings import recipes
@@ -176,6 +176,30 @@ def test_an_evaluation_of_other_inputs_than_in_training_is_told(
     (tmp_path / "out" / "all_results.json").write_text('{"epoch": 3.0}')
     glue.main(flags(tmp_path, "cola", *words, "--overwrite_output_dir"))
     assert "Evaluation: glue.py warning" not in rows(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--block_size 32 --word_level true", None),  # the model's own, and one metric more
+        ("--block_size 8", "the model was trained with block_size 32, here 8"),
+        ("--row_end eos", "the model was trained with row_end none, here eos"),
+    ],
+)
+def test_what_was_left_to_the_model_is_compared_by_what_it_came_to(
+    tmp_path: Path, words: str, said: str | None
+) -> None:
+    (tmp_path / "all_results.json").write_text(
+        '{"block_size": 32, "row_end": "none", "settings": {"block_size": null, "row_end": null}}'
+    )
+    model = ["--model_name_or_path", str(tmp_path), "--output_dir", "o", "--task_name", "demo"]
+    settings = lm.SCHEMA.parse([*model, *words.split()])
+    facts = {
+        "block_size": settings.data.block_size or 32,
+        "row_end": settings.data.row_end or "none",
+    }
+    trainer = SimpleNamespace(settings=settings, objective=SimpleNamespace(facts=lambda: facts))
+    assert list(panels._otherwise(trainer)) == ([("warning", said)] if said else [])
 
 
 def test_a_run_that_gives_one_answer_says_so(tmp_path: Path) -> None:

@@ -76,20 +76,22 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
         title: ClassVar[str] = "The Cold"
         colour: ClassVar[int | None] = 13
 
-    @ga.register("taken")
     @dataclass(frozen=True)
     class TakenConfig(ga.VariantConfig):
         colour: ClassVar[int | None] = ga.GFSAConfig.colour
+
+    with pytest.raises(ga.GraphAttentionError, match=r"colour of variant 'taken' is 3; .* gfsa's"):
+        ga.register("taken")(TakenConfig)
 
     assert [palette.title(name) for name in ("heat", "cold", "gfsa")] == [
         "heat",
         "The Cold",
         "GFSA",
     ]
-    every = looks({name: name for name in (*EVERY, "heat", "cold", "taken")})
+    every = looks({name: name for name in (*EVERY, "heat", "cold")})
     assert {name: every[name] for name in EVERY} == ours
     assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[13])
-    assert len({look.colour for look in every.values()}) == len(EVERY) + 3
+    assert len({look.colour for look in every.values()}) == len(EVERY) + 2
 
 
 def test_no_two_variants_say_the_same_colour() -> None:

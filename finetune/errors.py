@@ -79,11 +79,10 @@ def near(name: str) -> str:
         question = meant([leaf], [each.name for each in folder.iterdir()])
     except OSError:  # a folder that may not be read, a name that none can have
         return ""
-    is_below = len(path.parts) > 1
-    said = f"The folder {folder} is here, and has no {leaf}."
-    if not is_below:  # any name of a repository could be that of a folder here
-        said = "As a folder it is not here." if question else ""
-    return "".join(f"{each} " for each in (said, question) if each)
+    if len(path.parts) == 1:  # any name of a repository could be that of a folder here
+        return f"As a folder it is not here. {question} " if question else ""
+    said = f"The folder {folder} is here, and has no {leaf}. "
+    return f"{said}{question} " if question else said
 
 
 def _alike(given: str, names: Sequence[str]) -> list[str]:

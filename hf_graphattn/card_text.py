@@ -56,12 +56,12 @@ def by_transformers(model: PreTrainedModel, repo_id: str) -> str:
         return ""
     return (
         f"Where hf_graphattn is installed, transformers' own class loads it too:\n\n"
-        f"{loading(name, repo_id, ', trust_remote_code=True')}\n\nWithout either, transformers "
+        f"{_loading(name, repo_id, ', trust_remote_code=True')}\n\nWithout either, transformers "
         f"refuses this checkpoint: with plain attention it would be another model."
     )
 
 
-def loading(name: str, repo_id: str, more: str = "") -> str:
+def _loading(name: str, repo_id: str, more: str = "") -> str:
     """Code that loads it by a class of transformers."""
     code = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("{repo_id}"{more})'
     return fenced(code, "python")
@@ -72,7 +72,7 @@ def plain_usage(model: PreTrainedModel, repo_id: str) -> str:
     name, more = own_auto_class(model) or own_class(model).__name__, ""
     if getattr(model.config, "auto_map", None):  # it brings code of its own
         more = ", trust_remote_code=True"
-    return f"## Usage\n\n{loading(name, repo_id, more)}" if hasattr(transformers, name) else ""
+    return f"## Usage\n\n{_loading(name, repo_id, more)}" if hasattr(transformers, name) else ""
 
 
 def the_filter(model: PreTrainedModel, config: VariantConfig) -> str:

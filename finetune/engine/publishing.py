@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -72,7 +73,7 @@ def shows_row(settings: Settings[Any, Any], task: Task) -> bool:
         return settings.train.hub_example
     values, names = settings.flat(), {f.name for f in fields(settings.data)} & settings.paths()
     paths = (values[name] for name in names)
-    if any(isinstance(path, str) and Path(path).exists() for path in paths):
+    if any(isinstance(path, str) and os.path.exists(path) for path in paths):
         return False
     name = settings.data.dataset_name or task.dataset_name
     if name is None:  # rows that code makes: the project's own

@@ -90,6 +90,7 @@ class Parser(WordParser):
 
         Raises ``Refused`` where one of ours is said twice, or its other names do not go together.
         """
+        recipe = recipe or {}
         given = {name: said[name] for name in self.fields if name in said}
         for name, aliases in self._aliases().items():
             own = {other: said[other] for other in aliases.kinds if other in said}
@@ -97,8 +98,7 @@ class Parser(WordParser):
                 both = f"without {name}, which says the same"
                 raise refusal(", ".join(own), own, both, "Drop one of the two.")
             if own:
-                written = recipe or {}
-                others = {other: written[other] for other in aliases.kinds if other in written}
+                others = {other: recipe[other] for other in aliases.kinds if other in recipe}
                 given[name] = _meaning(aliases, own, others)
         return given
 

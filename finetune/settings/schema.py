@@ -6,6 +6,7 @@ before the flags are read: a wrong one is told at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
@@ -175,18 +176,11 @@ def _check_paths(settings: Settings[Any, Any]) -> None:
         raise refusal("revision", revision, without, "Drop the flag, or give a hub id.")
     for each in settings._fields():
         kind, value = each.metadata.get("metavar"), values[each.name]
-        if value is None or kind not in allowed or _is_here(value):
+        if value is None or kind not in allowed or os.path.exists(value):
             continue
         is_no_id = value.startswith((".", "~")) or value.count("/") > 1
         if kind != ID_OR_PATH or is_no_id or Path(value).is_absolute():
             raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
-
-
-def _is_here(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a folder above it may not be read
-        return False
 
 
 def check_learning_rate(settings: Settings[Any, Any]) -> None:

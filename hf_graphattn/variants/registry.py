@@ -41,10 +41,10 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
             )
         own = vars(cls)  # a class that it derives from has a name and a colour of its own
         colour = own.get("colour")
-        for other in _CONFIGS.values() if colour is not None else ():
-            if other.colour == colour:
-                allowed = f"a place that no other variant has; this is {other.variant}'s"
-                raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
+        taken = {other.colour: other.variant for other in _CONFIGS.values()}
+        if colour is not None and colour in taken:
+            allowed = f"a place that no other variant has; this is {taken[colour]}'s"
+            raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
         cls.variant, cls.title, cls.colour = name, own.get("title", name), colour
         _CONFIGS[name] = cls
         return cls

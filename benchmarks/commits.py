@@ -1,7 +1,7 @@
 """Two commits in one run: a script's rows by the library of either, a round at a time in turns.
 
-python benchmarks/commits.py --base v0.1.0 attention.py --lengths 512 1024 --forms gfsa
-python benchmarks/commits.py --base v0.1.0 --output commits.json    # all of TABLE: 15 minutes
+python benchmarks/commits.py --base main~10 attention.py --lengths 512 1024 --forms gfsa
+python benchmarks/commits.py --base main~10 --output commits.json    # all of TABLE: 15 minutes
 
 The scripts and their cases are those of this tree; of the base it is the library alone. Each has a
 process of its own, and only that whose turn it is does anything. Ratios are to plain attention in

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 from hf_graphattn.kernels import plat
-from hf_graphattn.kernels.triton_call import Block
+from hf_graphattn.kernels.plat.triton import Block
 
 Figures = Iterator[tuple[str, Any]]
 Row = Callable[[], Figures]
@@ -142,7 +142,7 @@ def attend(length: int, device: str, tiny: bool, bidirectional: bool = False) ->
     settings = Namespace(
         device=device, dtype="bfloat16", batch=1, heads=2 if tiny else 12,
         width=16 if tiny else 64, dropout=0.0, bidirectional=bidirectional, padding=False,
-        forms=[*forms.DEFAULT, *(forms.ON_GPU if device == "cuda" else ())],
+        forms=list(forms.DEFAULT),
     )  # fmt: skip
     names = attention.names(length, settings)
     made = {name: partial(attention.call, forms.FORMS[name], length, settings) for name in names}

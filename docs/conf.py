@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 import hf_graphattn as ga
@@ -51,3 +52,4 @@ def with_settings(
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", with_settings)
+    app.add_lexer("csv", TextLexer)  # Pygments has none

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,9 +19,14 @@ from hf_graphattn.printing import until_unread
 
 DEBUG = "--debug"  # the flag that shows where an error comes from
 WRONG, INTERRUPTED = 2, 130  # exit codes
+ERROR = "error: "  # how the line begins that tells an error
 STOPPED = (
     "Stopped. Where it had saved checkpoints (--checkpointing_steps) the same command goes on from "
     "the last one with --resume_from_checkpoint last."
+)
+INSTALL = (
+    "The scripts need it: pip install -e '.[finetune]' in their repository, or start them with the "
+    "Python that has it."
 )
 FEW = 4  # names that a question has
 FIRST_WORD = 10.0  # seconds in which the first of several processes has told an error and ended
@@ -115,6 +121,8 @@ def _carried_out(main: Callable[[], object], stopped: str) -> int:
         _tell(stopped)
         return INTERRUPTED
     except Exception as error:
+        if package := _not_installed(error):
+            error = MissingError(f"{package} is not installed here. {INSTALL}")
         if not isinstance(error, _told()):
             raise
         if DEBUG in sys.argv:
@@ -123,9 +131,19 @@ def _carried_out(main: Callable[[], object], stopped: str) -> int:
             time.sleep(FIRST_WORD)  # the launcher ends this process once the first has ended
         # torch begins the message with the traceback of a process that reads rows for this one.
         name = f"{type(error).__module__}.{type(error).__qualname__}: "
-        _tell(f"error: {str(error).rpartition(name)[2]}")
+        _tell(ERROR + str(error).rpartition(name)[2])
         return WRONG
     return found if isinstance(found, int) else 0
+
+
+def _not_installed(error: BaseException | None) -> str | None:
+    """The package that an import has not found; None if one lacks a part: another version."""
+    while isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package and find_spec(package) is None:
+            return package
+        error = error.__cause__  # transformers has errors of its own for what others import
+    return None
 
 
 def _told() -> tuple[type[Exception], ...]:

@@ -1,19 +1,21 @@
 """Cached generation: what a filter needs of earlier tokens, kept beside their keys and values.
 
 Row t of A^2 V = A (A V) needs (A V)_j of every earlier token j, whose query is gone. In a causal
-model (A V)_j never changes, so it is kept. It is stored in the last dimension of the cached values,
-which grow from (B, heads, N, D) to (B, heads, N, D + operands * D). So whatever the cache does to
-its values (reorder beams, crop, select, repeat, reset, preallocate) is done to the operands too.
+model (A V)_j never changes, so it is kept: as the keys of a layer of the cache's own kind, which
+lies beside the layer of keys and values. What the cache does to the one (reorder beams, crop,
+select, repeat, reset) is done to the others too. What anybody else does to the one is refused.
 
 An operand is what a filter passes to `attend` after its first call; GFSA has one.
 
 While attentions are recorded the filter is applied to the identity too, which gives its matrix.
-The operands there (of GFSA, A's rows) have a column for each key, and lie behind those on the
-values, so that the cache treats them alike. The first call that does not record drops them.
+The operands there (of GFSA, A's rows) have a column for each key, and layers of their own. The
+first call that does not record drops them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -29,102 +31,134 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from .backends import EAGER, Attention, one_per_query_head
+from .backends import Attention, one_per_query_head
 from .errors import GraphAttentionError
 from .growing import GrowingLayer
 
 
-class OperandLayer(CacheLayerMixin):
-    """Mixin for cache layers whose values carry a filter's operands."""
+def _on_all(name: str) -> Callable[..., None]:
+    """The method `name` of a layer, for it and for those that lie beside it."""
 
-    operands: int  # how many there are
-    groups: int  # query heads for each key-value head
-    keeps_rows: bool  # whether the operands on the identity are kept too
+    def method(self: OperandLayer, *args: Any, **kwargs: Any) -> None:
+        getattr(super(OperandLayer, self), name)(*args, **kwargs)
+        for each in (*self.operands, *self.rows):
+            getattr(each, name)(*args, **kwargs)
+        self._see()
+
+    return method
+
+
+class OperandLayer(CacheLayerMixin):
+    """Mixin for cache layers beside which a filter's operands are kept.
+
+    Each operand is the keys of one more layer, (B, H, N, D), whose values have no columns.
+    """
+
+    keys: Any  # tensors once the layer is initialised
+    values: Any
+    is_sliding: bool
+    operands: tuple[Any, ...] = ()  # a layer for each
+    rows: tuple[Any, ...] = ()  # a layer for each operand on the identity
+    keeps_rows = False  # whether attentions are recorded, which needs `rows`
+    owed = 0  # how many operands of the current call have not been kept yet
     new_values: Tensor  # those of the current call, (B, key-value heads, Nq, D)
     returned: Tensor  # the values that it gave for this call, which the attention has to use
-    values: Any  # a tensor once the layer is initialised
-    is_sliding: bool
-    _wide: Tensor  # values and operands of all keys of the current call
-    _rows_start: int  # the column where the operands on the identity begin
+    _seen: list[tuple[Tensor, int]] | None = None  # the tensors after its last operation
+
+    crop = _on_all("crop")
+    reset = _on_all("reset")
+    reorder_cache = _on_all("reorder_cache")
+    batch_repeat_interleave = _on_all("batch_repeat_interleave")
+    batch_select_indices = _on_all("batch_select_indices")
+    offload = _on_all("offload")
+    prefetch = _on_all("prefetch")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file has: nothing of the current call."""
+        """What a copy or a file has: layers of its own, and nothing of the current call."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
-        of_call = {"new_values", "returned", "_wide"}
-        return {name: each for name, each in state.items() if name not in of_call}
+        of_call = {"new_values", "returned", "_seen"}
+        state = {name: each for name, each in state.items() if name not in of_call}
+        beside = {name: tuple(map(copy, getattr(self, name))) for name in ("operands", "rows")}
+        return state | beside
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of all tokens, as from the plain layer; makes room for the operands.
+        """Keys and values of all tokens, as from the plain layer.
 
         Raises:
             GraphAttentionError: attentions are recorded, and those of earlier tokens were not.
         """
         self.new_values = value_states
-        new, width = value_states.shape[-2:]
-        packed = self.operands * self.groups
-        self._rows_start = width * (1 + packed)
-        room = packed * (width + self._fit_rows(packed, new))
-        wide = functional.pad(value_states, (0, room)) if room else value_states
-        keys, wide = super().update(key_states, wide, *args, **kwargs)  # type: ignore[safe-super]
-        self._wide, self.returned = wide, wide[..., :width]
+        self._fit_rows(value_states.shape[-2])
+        self.owed = len(self.operands) + len(self.rows)
+        for each in (*self.operands, *self.rows):
+            self.lead(each)
+        keys, self.returned = super().update(key_states, value_states, *args, **kwargs)  # type: ignore[safe-super]
+        self._see()
         return keys, self.returned
 
-    def keep(self, index: int, operand: Tensor, on_identity: bool = False) -> slice:
-        """Keep operand `index` of the new tokens, (B, H, Nq, D); returns its columns.
+    def keep(self, index: int, operand: Tensor, on_identity: bool = False) -> Tensor:
+        """Operand `index` of all tokens, (B, H, Nk, D), from that of the new, (B, H, Nq, D).
 
         D is the number of keys where the filter is applied to the identity.
         """
-        width = operand.shape[-1]
-        start = self._rows_start if on_identity else width
-        start += index * self.groups * width
-        columns = slice(start, start + self.groups * width)
-        if self.groups > 1:
-            operand = operand.unflatten(1, (-1, self.groups)).transpose(2, 3).flatten(3)
-        self._write(operand.to(self._wide.dtype), columns)
-        return columns
+        layer = (self.rows if on_identity else self.operands)[index]
+        operand = operand.to(self.returned.dtype)
+        self.owed -= 1
+        return layer.update(operand, operand[..., :0])[0]
 
-    def every(self, columns: slice) -> Tensor:
-        """The operand in these columns of all keys, (B, H, Nk, D)."""
-        every = self._wide[..., columns].unflatten(-1, (self.groups, -1))
-        return every.transpose(2, 3).flatten(1, 2)
+    @property
+    def changed(self) -> bool:
+        """Whether keys or values were set or written otherwise than by the layer's own methods.
 
-    def products(self, row: Tensor) -> Tensor:
-        """(B, key-value heads, groups, 1 + operands * groups, D): a row of A, (B, H, 1, Nk), times
-        the values and the operands of all heads that share them."""
-        batch, heads = self._wide.shape[:2]
-        products = row.reshape(batch, heads, self.groups, -1) @ self._wide
-        return products.view(batch, heads, self.groups, 1 + self.operands * self.groups, -1)
+        In inference mode torch does not count what is written, and compiled graphs ask nothing.
+        """
+        now, seen = self._now(), self._seen
+        if now is None or seen is None:
+            return False
+        pairs = zip(now, seen, strict=True)
+        return any(one is not other or at != then for (one, at), (other, then) in pairs)
+
+    def beside(self) -> Any:
+        """An empty layer for an operand, of the kind that this one has but for operands."""
+        return _empty(type(self).__bases__[-1], self)
+
+    def lead(self, beside: Any) -> None:
+        """Make `beside` write the next tokens where this layer will: a dynamic one does anyway."""
 
     def positions(self, new: int) -> slice | Tensor:
         """Where the `new` tokens of the current call are among its keys."""
         return slice(-new, None)
 
-    def _fit_rows(self, packed: int, new: int) -> int:
-        """The width of an operand on the identity in this call, to which the kept ones are brought.
+    def _see(self) -> None:
+        """Remember the tensors as they are now, for `changed`."""
+        self._seen = self._now()
 
-        It is 0 where attentions are not recorded: the kept ones would have a gap, so they go.
+    def _now(self) -> list[tuple[Tensor, int]] | None:
+        """The tensors, and how often each was written to."""
+        if not self.is_initialized or torch.compiler.is_compiling():
+            return None
+        tensors = self.keys, self.values
+        return [(each, 0 if each.is_inference() else each._version) for each in tensors]
+
+    def _fit_rows(self, new: int) -> None:
+        """Bring the kept operands on the identity to the keys of this call.
+
+        Where attentions are not recorded they go, since they would have a gap.
         """
-        keys = self.get_mask_sizes(new)[0] if self.keeps_rows else 0
-        filled = self.is_initialized and self.values.dim() == 4  # a dynamic layer begins with ()
-        kept = self.values.shape[-1] - self._rows_start if filled else 0
-        if self.keeps_rows and kept == 0 and self.get_seq_length() > 0:
+        if not self.keeps_rows:
+            self.rows = ()
+            return
+        keys, _ = self.get_mask_sizes(new)
+        if not self.rows and self.get_seq_length() > 0:
             raise _no_rows("holds tokens whose attentions were not recorded")
-        if self.keeps_rows and self.is_sliding and self.get_seq_length() + new > keys:
+        if self.is_sliding and self.get_seq_length() + new > keys:
             raise _no_rows("has a window, which its first tokens have left")
-        if filled and kept != packed * keys:
-            own, rows = self.values.tensor_split([self._rows_start], dim=-1)
-            rows = rows.unflatten(-1, (packed, -1))
-            rows = functional.pad(rows, (0, keys - rows.shape[-1]))
-            self.values = torch.cat([own, rows.flatten(-2)], dim=-1)
-        return keys
-
-    def _write(self, packed: Tensor, columns: slice) -> None:
-        if torch.is_grad_enabled():  # autograd has saved the values, so a copy of them is changed
-            self._wide = self._wide.clone()
-            self.values = self._wide[:, :, -self.values.shape[-2] :]
-        self._wide[:, :, -packed.shape[-2] :, columns] = packed  # the cached values are a view
+        self.rows = self.rows or tuple(self.beside() for _ in self.operands)
+        for each in self.rows:
+            if each.is_initialized and each.keys.shape[-1] != keys:
+                each.keys = functional.pad(each.keys, (0, keys - each.keys.shape[-1]))
 
 
 class OperandDynamicLayer(OperandLayer, GrowingLayer):
@@ -134,36 +168,35 @@ class OperandDynamicLayer(OperandLayer, GrowingLayer):
 class OperandSlidingLayer(OperandLayer, DynamicSlidingWindowLayer):
     """`DynamicSlidingWindowLayer` with operands: the window's tokens keep theirs."""
 
+    activate_past_recording = _on_all("activate_past_recording")
+
 
 class OperandStaticLayer(OperandLayer, StaticLayer):
     """`StaticLayer` with operands: buffers of full length, written where the new tokens are."""
+
+    def lead(self, beside: Any) -> None:
+        """It writes behind as many tokens, though somebody has set their number."""
+        if beside.is_initialized:
+            beside.cumulative_length.copy_(self.cumulative_length)
 
     def positions(self, new: int) -> slice | Tensor:
         """Where the new tokens are in the buffers."""
         length = self.cumulative_length  # it includes them already
         return torch.arange(-new, 0, device=length.device) + length
 
-    def _write(self, packed: Tensor, columns: slice) -> None:
-        self.values[:, :, self.positions(packed.shape[-2]), columns] = packed
-
 
 class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
     """`StaticSlidingWindowLayer` with operands, which move with the window."""
+
+    def lead(self, beside: Any) -> None:
+        """As in a static layer, where the number is held twice."""
+        super().lead(beside)
+        beside.cumulative_length_int = self.cumulative_length_int
 
     def positions(self, new: int) -> slice | Tensor:
         """Where the new tokens are: at the end, once the window is full."""
         full = self.cumulative_length_int > self.max_cache_len
         return slice(-new, None) if full else super().positions(new)
-
-    def _write(self, packed: Tensor, columns: slice) -> None:
-        if self._wide is self.values:
-            super()._write(packed, columns)
-            return
-        # The window overflows: this call sees all its tokens, the buffers keep the last ones.
-        new, window = packed.shape[-2], self.max_cache_len
-        self._wide[:, :, -new:, columns] = packed
-        kept = min(new, window)
-        self.values[:, :, window - kept :, columns] = packed[:, :, new - kept :]
 
 
 _WITH_OPERANDS: dict[type, type[OperandLayer]] = {
@@ -175,9 +208,9 @@ _WITH_OPERANDS: dict[type, type[OperandLayer]] = {
 
 
 def operand_layer(
-    cache: Any, index: int, operands: int, groups: int, training: bool, recording: bool
+    cache: Any, index: int, operands: int, training: bool, recording: bool
 ) -> OperandLayer | None:
-    """The layer `index` of `cache`; at its first use it is replaced by one that carries operands.
+    """The layer `index` of `cache`; at its first use it is replaced by one with operands beside.
 
     `recording`: whether attentions are recorded, so that it keeps what they are made of.
 
@@ -185,7 +218,7 @@ def operand_layer(
     models fill by default is thrown away.
 
     Raises:
-        GraphAttentionError: the cache cannot carry operands, or was filled without them.
+        GraphAttentionError: the cache cannot have operands, or was filled or changed without them.
     """
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
@@ -194,23 +227,29 @@ def operand_layer(
     layer = _layer(cache, index)
     if not isinstance(layer, OperandLayer):
         kind = _WITH_OPERANDS.get(type(layer))
-        filled = kind is not None and layer.is_initialized and int(layer.get_seq_length()) > 0
-        if training and not filled:
+        if training and not (kind and _filled(layer)):
             return None
-        if kind is None or cache.offloading or (filled and operands > 0):
-            raise GraphAttentionError(_why_not(cache, layer, filled))
-        layer = cache.layers[index] = _replacement(layer, kind, operands, groups)
-    elif (layer.operands, layer.groups) != (operands, groups):
-        raise GraphAttentionError(_why_not(cache, layer, filled=True))
+        if kind is None or cache.offloading:
+            what = f"has layers of class {type(layer).__name__}"
+            raise _why_not(cache, "is offloaded while it is used" if cache.offloading else what)
+        plain, layer = layer, _empty(kind, layer)
+        layer.__dict__.update(plain.__dict__)
+        cache.layers[index] = layer
+    if layer.operands and layer.changed:
+        methods = "crop, reorder_cache, batch_select_indices ..."
+        raise _why_not(cache, f"had tokens set otherwise than by its methods ({methods})")
+    if layer.owed or len(layer.operands) != operands:
+        if operands and _filled(layer):
+            what = "was filled without this filter's operands (by another model, or in training)"
+            raise _why_not(cache, what)
+        layer.operands, layer.owed = tuple(layer.beside() for _ in range(operands)), 0
+        layer.rows = ()
     layer.keeps_rows = recording and operands > 0
     return layer
 
 
 class CachedAttention(Attention):
     """`attend` for new tokens: applies their rows of A to the operands of all tokens.
-
-    Of one new token whose row of A is kept, one product with all that the cache holds gives A V,
-    and of every operand x all of A x but A_tt x_t, since x_t comes later.
 
     on_rows: whether the filter is applied to the identity, which then stands for the values.
     """
@@ -224,10 +263,8 @@ class CachedAttention(Attention):
         self.every_value: Tensor = every_value
         # A kernel's backward knows nothing of what a cache keeps.
         if self.inputs.key.shape[-2] == self.inputs.query.shape[-2] and not torch.is_grad_enabled():
-            self.store = self._keep
+            self.store = layer.keep
         self.calls = 0
-        one_row = inner.inputs.query.shape[-2] == 1 and inner.name == EAGER
-        self.at_once = one_row and not (on_rows or layer.keeps_rows)
 
     @property
     def matrix(self) -> Tensor:
@@ -242,36 +279,19 @@ class CachedAttention(Attention):
 
     def __call__(self, x: Tensor) -> Tensor:
         """`A x` for the new tokens, x (B, H, Nq, D); the first call's x is the new values."""
-        operand = self.calls - 1  # the first call's x are the values, which the cache has anyway
         self.calls += 1
-        if self.at_once:
-            return self._row(operand, x)
-        if operand < 0:
+        if self.calls == 1:  # which the cache has anyway
             return self.inner(self.every_value)
-        return self.inner(self.layer.every(self._keep(operand, x)))
-
-    def _keep(self, index: int, operand: Tensor) -> slice:
-        return self.layer.keep(index, operand, self.on_rows)
-
-    def _row(self, operand: int, x: Tensor) -> Tensor:
-        if operand < 0:
-            self._products = self.layer.products(self.matrix)
-            return self._products[:, :, :, 0].reshape(x.shape)
-        self.layer.keep(operand, x)
-        own = self._products.diagonal(1 + operand * self.layer.groups, 2, 3).mT.reshape(x.shape)
-        return torch.addcmul(own, self.matrix[..., self.layer.positions(1)], x)
+        return self.inner(self.layer.keep(self.calls - 2, x, self.on_rows))
 
 
-def _replacement(layer: Any, kind: type[OperandLayer], operands: int, groups: int) -> OperandLayer:
+def _empty(kind: type, layer: Any) -> Any:
     """A layer of `kind`, as long as `layer`. Each class uses only its own arguments."""
     length = getattr(layer, "max_cache_len", None)
     window = getattr(layer, "sliding_window", length)  # a static window layer has only its length
     new = kind(max_cache_len=length, sliding_window=window)
     if hasattr(layer, "record_past"):  # assisted decoding will crop rejected tokens
-        new.record_past = layer.record_past  # type: ignore[attr-defined]
-    if layer.is_initialized and operands == 0:  # its values are as wide as ours: they are kept
-        new.__dict__.update(layer.__dict__)
-    new.operands, new.groups = operands, groups
+        new.record_past = layer.record_past
     return new
 
 
@@ -282,15 +302,13 @@ def _layer(cache: Cache, index: int) -> Any:
     return cache.layers[index]
 
 
-def _why_not(cache: Cache, layer: Any, filled: bool) -> str:
+def _filled(layer: Any) -> bool:
+    return layer.is_initialized and int(layer.get_seq_length()) > 0
+
+
+def _why_not(cache: Cache, what: str) -> GraphAttentionError:
     allowed = ", ".join(kind.__name__ for kind in _WITH_OPERANDS)
-    if filled:
-        what = "was filled without this filter's operands (by another model, or in training)"
-    elif cache.offloading:
-        what = "is offloaded while it is used"
-    else:
-        what = f"has layers of class {type(layer).__name__}"
-    return (
+    return GraphAttentionError(
         f"the cache {type(cache).__name__} {what}, so a graph filter cannot generate with it. "
         f"Allowed: an empty, resident cache with layers {allowed}. Pass such a cache, or "
         f"use_cache=False."

@@ -1,35 +1,60 @@
-"""The model card of a patched model: what was changed, and how to load it."""
+"""The model card of a patched model: what was changed, and code that loads and uses the model.
+
+`card_template.md` has all of its text; here is what the text depends on.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
 from typing import Any
 
+import torch
+import transformers
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, metadata_load
-from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
 
 from .adapters import base_model as base_of
 from .adapters import is_adapted
-from .card_text import (
-    account,
-    by_transformers,
-    how_it_attends,
-    introduction,
-    plain_usage,
-    the_filter,
-)
+from .checkpoints import checked_id, hub_id
 from .configs import ENTRY
 from .errors import GraphAttentionError, refusal
 from .filters import read_config
 from .parallel import own_class
-from .usage import checked_example, usage
-from .variants.base import is_sequence
+from .reporting import report
+from .saving import auto_classes
+from .variants import VariantConfig
+from .variants.base import is_integer, is_sequence
+from .version import __version__
 
 TAGS = ("hf_graphattn", "graph-filter-attention")
+EXAMPLE_FILES = {"image": "example.png", "sound": "example.wav"}  # in the repository
+NEW_TOKENS = 20
+# By the hub's word for what a model is for: the kind of its input, the class of transformers that
+# makes the input, and which of the template's outputs is printed.
+TASKS = {
+    "text-classification": ("text", "AutoTokenizer", "label"),
+    "token-classification": ("text", "AutoTokenizer", "labels"),
+    "fill-mask": ("text", "AutoTokenizer", "masked"),
+    "text-generation": ("text", "AutoTokenizer", "generated"),
+    "text2text-generation": ("text", "AutoTokenizer", "generated"),
+    "image-classification": ("image", "AutoImageProcessor", "label"),
+    "audio-classification": ("sound", "AutoFeatureExtractor", "label"),
+    "automatic-speech-recognition": ("sound", "AutoProcessor", "transcribed"),
+}
+EXAMPLES = {
+    "text": "a text, or a pair of texts",
+    "image": "an image of Pillow's",
+    "sound": "a pair: samples, and how many there are in a second",
+}
 
 
 def model_card(
@@ -56,38 +81,36 @@ def model_card(
         results: a `huggingface_hub.EvalResult` for each metric.
         license: its id on the hub (default: what the base model's own card says, where the hub's
             cache has it).
-        tokenizer: what lies beside the model and makes its inputs, a processor too.
+        tokenizer: what lies beside the model and makes its inputs, a processor too. Without one
+            the card's code loads that of the base model.
         example: an input for the card's code: a text, a pair of texts, an image of Pillow's, or a
-            sound as (samples, samples a second). With a tokenizer the model computes what the code
-            prints. Of an image and a sound the code reads a file, which `save_repository` and
-            `push_to_hub` write.
+            sound as (samples, samples a second). The code reads an image or a sound from a file,
+            which `save_repository` and `push_to_hub` write.
         training: settings of the training, by name.
 
     Raises:
         GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
-    config, came_from = read_config(model), _entry(model).get("base_model")
+    config, origin = read_config(model), _entry(model).get("base_model")
     repo_id = checked_id("repo_id", repo_id)
-    base_model = hub_id(came_from) if base_model is None else checked_id("base_model", base_model)
+    base_model = hub_id(origin) if base_model is None else checked_id("base_model", base_model)
     if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
         raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
-    datasets, tags = _lines("datasets", datasets), _lines("tags", tags)
-    for name, value in {"language": language, "license": license}.items():
-        _lines(name, [] if value is None else [value])
     if training is not None and not isinstance(training, Mapping):
         raise refusal("training", training, "None, or values by their names")
-    license = license or (base_model and license_of(base_model)) or None
-    tags = list(dict.fromkeys([*TAGS, config.variant, *tags]))
-    data = _head(model, repo_id, base_model, datasets, results, language, license, tags)
-    task = data.pipeline_tag
-    parts = [
-        introduction(model, repo_id, base_model, how_it_attends(config)),
-        usage(model, task, repo_id, base_model, tokenizer, checked_example(task, example)),
-        "" if is_adapted(model) else by_transformers(model, repo_id),
-        the_filter(model, config),
-        *account(results, training or {}, base_model, datasets, license),
-    ]
-    return _card(data, parts)
+    for name, value in {"language": language, "license": license}.items():
+        _texts(name, [] if value is None else [value])
+    data = {
+        "base_model": base_model,
+        "datasets": _texts("datasets", datasets) or None,
+        "eval_results": list(results) or None,
+        "language": language,
+        "license": license or (base_model and license_of(base_model)) or None,
+        "tags": list(dict.fromkeys([*TAGS, config.variant, *_texts("tags", tags)])),
+    }
+    source = base_model if tokenizer is None else repo_id
+    sections = _usage(model, source, example) | _filter(model, config)
+    return _card(model, repo_id, data, training=training, **sections)
 
 
 def plain_card(
@@ -104,46 +127,136 @@ def plain_card(
 
     The arguments are those of `model_card`.
     """
-    data = _head(model, repo_id, base_model, datasets, results, None, license, TAGS[:1])
-    parts = [
-        introduction(model, repo_id, base_model, "with plain attention."),
-        plain_usage(model, repo_id),
-        *account(results, training, base_model, datasets, license),
-    ]
-    return _card(data, parts)
-
-
-def _head(
-    model: PreTrainedModel,
-    repo_id: str,
-    base_model: str | None,
-    datasets: Sequence[str],
-    results: Sequence[EvalResult],
-    language: str | None,
-    license: str | None,
-    tags: Sequence[str],
-) -> ModelCardData:
-    """What the hub reads of a card."""
-    adapted = is_adapted(model)
-    relation: dict[str, Any] = {}  # no argument of ModelCardData's own
-    if base_model:
-        relation["base_model_relation"] = "adapter" if adapted else "finetune"
-    return ModelCardData(
-        base_model=base_model,
-        datasets=list(datasets) or None,
-        eval_results=list(results) or None,
-        language=language,
-        library_name="peft" if adapted else "transformers",
-        license=license,
-        model_name=repo_id.split("/")[-1],
-        pipeline_tag=_task(model),
-        tags=list(tags),
-        **relation,
+    data = {
+        "base_model": base_model,
+        "datasets": list(datasets) or None,
+        "eval_results": list(results) or None,
+        "license": license,
+        "tags": [TAGS[0]],
+    }
+    name = _auto_class(model) or own_class(model).__name__
+    return _card(
+        model,
+        repo_id,
+        data,
+        training=training,
+        plain_class=name if hasattr(transformers, name) else None,
+        has_code=getattr(model.config, "auto_map", None),
     )
 
 
-def _card(data: ModelCardData, parts: Sequence[str]) -> ModelCard:
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(filter(None, parts)) + "\n")
+def _card(model: Any, repo_id: str, data: dict[str, Any], **sections: Any) -> ModelCard:
+    """The template, filled in: `data` is for the hub to read, `sections` for people."""
+    adapted, name = is_adapted(model), repo_id.split("/")[-1]
+    if data["base_model"]:
+        data["base_model_relation"] = "adapter" if adapted else "finetune"
+    head = ModelCardData(
+        library_name="peft" if adapted else "transformers",
+        model_name=name,
+        pipeline_tag=_task(model),
+        **data,
+    )
+    return ModelCard.from_template(
+        head,
+        template_path=str(Path(__file__).with_name("card_template.md")),
+        name=name,
+        repo_id=repo_id,
+        class_name=own_class(base_of(model)).__name__,
+        versions=(__version__, transformers.__version__, torch.__version__),
+        results=data["eval_results"],
+        **sections,
+    )
+
+
+def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
+    """What the code of a patched model's card depends on; its processor is loaded from `source`.
+
+    Raises:
+        GraphAttentionError: the example does not fit the model.
+    """
+    base, name = base_of(model), _task(model)
+    auto_class = _auto_class(base) or ("AutoModel" if is_adapted(model) else None)
+    labels = base.config.id2label if (name or "").endswith("classification") else {}
+    sections = {"auto_class": auto_class, "labels": labels}
+    if name not in TASKS:
+        return sections
+    kind, processor, output = TASKS[name]
+    if example is not None and not _is_of_kind(example, kind):
+        raise refusal("example", type(example).__name__, f"for {name} {EXAMPLES[kind]}")
+    if source is None:
+        return sections
+    if name == "text-classification" and base.config.num_labels == 1:
+        output = "score"
+    if name == "automatic-speech-recognition" and base.can_generate():
+        output = "generated"
+    # An example may fill the other half of what the model can read.
+    most = getattr(base.config, "max_position_embeddings", None) or 2 * NEW_TOKENS
+    return sections | {
+        "kind": kind,
+        "output": output,
+        "processor": processor,
+        "source": source,
+        "example": example is not None,
+        "texts": _literals(example) if kind == "text" else "",
+        "file": EXAMPLE_FILES.get(kind),
+        "image_mode": "L" if getattr(base.config, "num_channels", 3) == 1 else "RGB",
+        "new_tokens": min(NEW_TOKENS, most // 2),
+    }
+
+
+def _literals(example: str | Sequence[str] | None) -> str:
+    """The texts of an example as Python writes them."""
+    texts = [example] if isinstance(example, str) else example or []
+    return ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _is_of_kind(example: Any, kind: str) -> bool:
+    if kind == "text":
+        texts = [example] if isinstance(example, str) else example
+        is_text = is_sequence(texts) and all(isinstance(text, str) and text for text in texts)
+        return is_text and 1 <= len(texts) <= 2
+    if kind == "image":
+        return hasattr(example, "convert") and hasattr(example, "save")
+    return isinstance(example, tuple) and len(example) == 2 and is_integer(example[1])
+
+
+def save_example(example: Any, folder: Path) -> None:
+    """Write an image or a sound to the file from which the card's code reads it."""
+    if hasattr(example, "save"):
+        example.save(folder / EXAMPLE_FILES["image"])
+    elif isinstance(example, tuple) and is_integer(example[-1]):
+        import soundfile  # of the extra "speech"
+
+        soundfile.write(folder / EXAMPLE_FILES["sound"], *example)
+
+
+def _filter(model: Any, config: VariantConfig) -> dict[str, Any]:
+    """The filter's settings, and its learned scalars as they are now."""
+    settings = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in config.trainable:
+            value = "learned, as below"
+        elif value is None:
+            value = "the default"
+        elif isinstance(value, tuple):
+            value = ", ".join(map(str, value))
+        settings.append((field.name, value, field.metadata["help"]))
+    summary = inspect.cleandoc(type(config).__doc__ or "").split("\n\n")[0].replace("\n", " ")
+    learned = list(_learned(model))
+    return {"config": config, "summary": summary, "settings": settings, "learned": learned}
+
+
+def _learned(model: Any) -> Iterator[tuple[str, str, float, float, float]]:
+    """(layer, scalar, least, median, most of the heads); several values a head are several rows."""
+    for row in report(model).rows:
+        layer = row.module if row.layer is None else str(row.layer)
+        for name in row.learned:
+            values = row.scalars[name]
+            several = isinstance(values[0], list)
+            for index, column in enumerate(zip(*values, strict=True) if several else [values]):
+                scalar = f"{name}[{index}]" if several else name
+                yield layer, scalar, min(column), median(column), max(column)
 
 
 def license_of(model: str, *, fetch: bool = False) -> str | None:
@@ -158,8 +271,8 @@ def license_of(model: str, *, fetch: bool = False) -> str | None:
         path = os.path.join(model, "README.md")
         if not os.path.isdir(model):
             path = hf_hub_download(model, "README.md", local_files_only=not fetch)
-        found = (metadata_load(path) or {}).get("license")
-        return found if isinstance(found, str) else None
+        license = (metadata_load(path) or {}).get("license")
+        return license if isinstance(license, str) else None
     return None
 
 
@@ -167,14 +280,23 @@ def _task(model: PreTrainedModel) -> str | None:
     """The hub's word for what the model's class is for, as transformers has it; None of a base."""
     from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
 
-    name, known = own_class(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
-    found: list[str | None] = [
+    name, mapping = own_class(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
+    tasks: list[str | None] = [
         task
-        for task, classes in known.items()
+        for task, classes in mapping.items()
         if any(name in ([each] if isinstance(each, str) else each) for each in classes.values())
     ]
     # BART's and T5's class fills masks too, and writes first of all.
-    return next((task for task in found if task != "fill-mask"), *found[:1] or [None])
+    return next((task for task in tasks if task != "fill-mask"), *tasks[:1] or [None])
+
+
+def _auto_class(model: Any) -> str | None:
+    """The Auto class of transformers that makes a model of this class from its config."""
+    for name in auto_classes(model):
+        classes = getattr(modeling_auto, name)._model_mapping[type(model.config)]
+        if own_class(model) in (classes if isinstance(classes, (list, tuple)) else [classes]):
+            return name
+    return None
 
 
 def _entry(model: PreTrainedModel) -> dict[str, Any]:
@@ -188,32 +310,9 @@ def _entry(model: PreTrainedModel) -> dict[str, Any]:
     return entry
 
 
-def hub_id(name: object) -> str | None:
-    """`name`, if it can be a hub repository and is not a local path; else None."""
-    try:
-        found = checked_id("name", name)
-    except GraphAttentionError:
-        return None
-    return None if os.path.exists(found) else found
-
-
-def checked_id(what: str, name: object) -> str:
-    """`name`, if it can be the name of a hub repository.
-
-    Raises:
-        GraphAttentionError: it cannot.
-    """
-    with contextlib.suppress(HFValidationError):
-        if isinstance(name, str):
-            validate_repo_id(name)
-            return name
-    allowed = "the name of a hub repository: user/name, or name, of letters, digits, '-', '_', '.'"
-    raise refusal(what, name, allowed)
-
-
-def _lines(what: str, given: Any) -> list[str]:
-    """The text, or texts, that a field of the card has."""
-    texts = [given] if isinstance(given, str) else given
+def _texts(name: str, value: Any) -> list[str]:
+    """The text, or texts, of a field of the card."""
+    texts = [value] if isinstance(value, str) else value
     if is_sequence(texts) and all(isinstance(t, str) and t and t.isprintable() for t in texts):
         return list(texts)
-    raise refusal(what, given, "a text of one line, or a sequence of such texts")
+    raise refusal(name, value, "a text of one line, or a sequence of such texts")

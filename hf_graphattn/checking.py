@@ -9,11 +9,13 @@ classes are not verified is compared with itself, on a copy in float64:
                 or, where it has none to call, its own product of A and the values
     fused       the same by fused passes, which "auto" takes for batches that are larger
     effect      GFSA changes what the model returns
+    reached     the batch reaches every module that has a filter
     plat ...    the variant that is wanted, against its form with the architecture's own attention
                 or, where that cannot compute it, with the kept matrix
     cached      what it generates with a cache, against without
 
-The comparison with its own attention is ours, not the papers'.
+GFSA's scalars are random there, each head's its own, so that no head can stand for another. The
+comparison with its own attention is ours, not the papers'.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from .architectures import MULTIHEAD, self_attention_modules
 from .backends import DELEGATE, EAGER, SDPA
 from .configs import model_configs
 from .errors import GraphAttentionError, refusal
+from .filters import graph_filters
 from .own_attention import is_registered
 from .placing import place, take_out, torch_encoders
 from .variants import VariantConfig
@@ -40,7 +43,7 @@ from .variants.gfsa import GFSAConfig
 # Relative to a tensor's largest value. Many architectures round to float32 inside, in float64 too.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}
 NEUTRAL = GFSAConfig(w_K=0.0)
-FILTERED = GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
+FILTERED = GFSAConfig(order=4, w_0=-0.1, w_K=0.3, trainable=("w_0", "w_1", "w_K"))
 TOKENS = 3
 MASKS = ("attention_mask", "decoder_attention_mask")
 NOT_GENERATED_FROM = ("labels", "decoder_input_ids", "decoder_attention_mask", "use_cache")
@@ -101,19 +104,51 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
         wanted.append(_compared(config.variant, found, _expected(copied, run, config), tolerance))
     # What the comparison's filter does not have is a kernel of the wanted one's own.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
-    neutral, filtered = (_placed(copied, run, each, used) for each in (none, some))
+    left: dict[str, torch.nn.Module] = {}
+    neutral = _placed(copied, run, none, used)
+    filtered = _placed(copied, partial(_noting, copied, run, left), some, used)
     change, expected = _error(filtered, neutral), _expected(copied, run, some)
     rows = [
         _compared("plain", neutral, plain, tolerance),
         _compared("filtered", filtered, expected, tolerance),
         *(_fused(copied, run, some, expected, tolerance) if used == "auto" else ()),
         CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
+        _reached(left),
         *wanted,
     ]
     if hasattr(copied, "can_generate") and copied.can_generate():
         given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
         rows.append(_cached(copied, given, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
+
+
+def _noting(
+    model: Any, run: Callable[[], list[Tensor]], left: dict[str, torch.nn.Module]
+) -> list[Tensor]:
+    """What the run gives; `left` gets the modules with a filter that it does not call."""
+    modules = dict(model.named_modules())
+    left |= {name: modules[name] for name in graph_filters(model)}
+
+    def called(name: str, *_: Any) -> None:
+        left.pop(name, None)
+
+    hooks = [each.register_forward_pre_hook(partial(called, name)) for name, each in left.items()]
+    try:
+        return run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _reached(left: dict[str, torch.nn.Module]) -> CheckRow:
+    kinds = ", ".join(sorted({type(module).__name__ for module in left.values()}))
+    first = next(iter(left), "")
+    says = (
+        f"the batch does not reach {len(left)} filters, in {kinds} ({first} first). Pass a batch "
+        f"of all that the model reads, or choose others with layers=(...). A model that keeps what "
+        f"it made of earlier inputs fails here too"
+    )
+    return CheckRow("reached", None, not left, says if left else "")
 
 
 def _fused(
@@ -256,6 +291,8 @@ def _cached(
 
 def _placed(model: Any, run: Callable[[], list[Tensor]], config: Any, backend: str) -> list[Tensor]:
     place(model, config, backend)
+    if isinstance(config, GFSAConfig):
+        _vary(model)
     try:
         return run()
     except GraphAttentionError:
@@ -267,6 +304,16 @@ def _placed(model: Any, run: Callable[[], list[Tensor]], config: Any, backend: s
         ) from error
     finally:
         take_out(model)
+
+
+def _vary(model: Any) -> None:
+    """Give each head scalars of its own, the same each time; what is zero stays."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for graph_filter in graph_filters(model).values():
+            for scalar in graph_filter.parameters():
+                factors = 0.5 + torch.rand(scalar.shape, generator=generator)
+                scalar.mul_(factors.to(scalar.device))
 
 
 def _compared(name: str, found: list[Tensor], expected: list[Tensor], tolerance: float) -> CheckRow:

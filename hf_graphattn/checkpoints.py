@@ -1,23 +1,26 @@
-"""The files of a checkpoint: where they are, and the filters' tensors in them."""
+"""The files of a checkpoint: where they are, its processor, and the filters' tensors in them."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from transformers import AutoProcessor, PreTrainedTokenizerBase
 from transformers.utils import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
 )
 from transformers.utils.hub import cached_file
 
-from .errors import GraphAttentionError
+from .errors import GraphAttentionError, refusal
 from .interface import is_filter_key
 
 # The arguments of transformers' from_pretrained that say where the files are.
@@ -30,6 +33,9 @@ HUB_ARGUMENTS = (
     "subfolder",
     "token",
 )
+PROCESSOR_FILES = ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
+MADE_UP = 2  # tokens at most: T5's, DeBERTa's and others' have a blank or an unknown one
+SAVE_ONE = "Save the model's there: tokenizer.save_pretrained(folder)."
 
 
 def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +46,46 @@ def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 def find_file(path: str, name: str, where: dict[str, Any]) -> str | None:
     """The local path of a file in a folder or repository; None if it is not there."""
     return cached_file(path, name, _raise_exceptions_for_missing_entries=False, **where)
+
+
+def processor_of(path: str) -> Any:
+    """The tokenizer or processor that lies beside a model; None if there is none.
+
+    Without a file of its own transformers would make one up from the model's type.
+    """
+    if any(find_file(path, name, {}) for name in PROCESSOR_FILES):
+        return AutoProcessor.from_pretrained(path)
+    return None
+
+
+def is_made_up(tokenizer: Any) -> bool:
+    """Whether it has hardly a token that is not special, as those that transformers makes up."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):  # several in one, of RAG
+        return False
+    return len(tokenizer) - len(set(tokenizer.all_special_ids)) <= MADE_UP
+
+
+def hub_id(name: object) -> str | None:
+    """`name`, if it can be a hub repository and is not a local path; else None."""
+    try:
+        repo_id = checked_id("name", name)
+    except GraphAttentionError:
+        return None
+    return None if os.path.exists(repo_id) else repo_id
+
+
+def checked_id(argument: str, name: object) -> str:
+    """`name`, if it can be the name of a hub repository.
+
+    Raises:
+        GraphAttentionError: it cannot.
+    """
+    with suppress(HFValidationError):
+        if isinstance(name, str):
+            validate_repo_id(name)
+            return name
+    allowed = "the name of a hub repository: user/name, or name, of letters, digits, '-', '_', '.'"
+    raise refusal(argument, name, allowed)
 
 
 @contextmanager

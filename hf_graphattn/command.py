@@ -6,6 +6,7 @@ torch and transformers are imported when a command runs: `--help` and wrong argu
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     card.add_argument("--license", help="its id on the hub (default: the base model's, if known)")
     made_from = "hub id of the model that this was made from (default: as it was patched)"
     card.add_argument("--base_model", help=made_from)
-    example = "a text: the card shows what the model makes of it, if its tokenizer is there too"
+    example = "a text, which the card's code gives to the model"
     card.add_argument("--example", help=example, metavar="TEXT")
     card.add_argument("--output", help="write it to this file", metavar="FILE")
 
@@ -126,7 +127,10 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     add("--batch_size", "sequences in one forward pass", type=positive_integer, default=8)
     where = "where the model runs; all else runs on the CPU (default: cuda, if there is one)"
     add("--device", where)
-    add("--output", "the page", default="diagnosis.html", metavar="FILE")
+    pages = parser.add_mutually_exclusive_group()
+    made = "write the page there, as diagnosis.html; it is made if needed (default: here)"
+    pages.add_argument("--output_dir", help=made, metavar="FOLDER")
+    pages.add_argument("--output", help="the page, as a file of any name", metavar="FILE")
     add("--json", "write the numbers to this file too", metavar="FILE")
 
 
@@ -151,15 +155,29 @@ def _supported(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    _print(ga.report(ga.from_pretrained(options.model)))
+    _print(ga.report(_patched(options.model)))
+
+
+def _patched(path: str) -> Any:
+    """The patched model of a folder or repository."""
+    from .errors import refusal
+
+    if os.path.isfile(path):
+        raise refusal("model", path, f"{PATCHED}; this is a file")
+    try:
+        return ga.from_pretrained(path)
+    except GraphAttentionError as error:
+        if "is a plain checkpoint" not in str(error):
+            raise
+        remedy = f"graphattn supported {path} says where it can have filters."
+        raise refusal("model", path, f"{PATCHED}; this is a plain checkpoint", remedy) from error
 
 
 def _card(options: argparse.Namespace) -> None:
-    from .card import checked_id
-    from .usage import processor_of
+    from .checkpoints import checked_id, processor_of
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
-    model = ga.from_pretrained(options.model)
+    model = _patched(options.model)
     about = {name: getattr(options, name) for name in ("license", "base_model", "example")}
     card = ga.model_card(model, repo_id, tokenizer=processor_of(options.model), **about)
     if options.output is None:

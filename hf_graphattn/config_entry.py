@@ -1,6 +1,6 @@
 """The entry "graph_attn" of a patched model's `config.json`: which variant, with which settings.
 
-{"format": 1, "hf_graphattn": "0.1.0", "variant": "gfsa", "settings": {"order": 4, ...}}
+{"format": 1, "hf_graphattn": "0.2.0", "variant": "gfsa", "settings": {"order": 4, ...}}
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ from .interface import NAMES
 # What patching writes to a copy: it never goes back to the config that was copied.
 IMPLEMENTATION = "attn_implementation"
 # What config.json says there. No function has this name, so transformers by itself refuses to load
-# the folder, and its error tells how to load it. (hf_graphattn 0.1.0 wrote "graph_attn".)
-SAVED = "hf_graphattn.from_pretrained"
+# the folder, and its error, which lists its own implementations, tells how to load it. 0.2.0
+# wrote the function's name alone, which is read too.
+SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
 ENTRY = "graph_attn"  # the entry of `config_entry`
 _MARKS = (IMPLEMENTATION, ENTRY)
 _CHOSEN = "_attn_implementation_internal"  # where transformers keeps `_attn_implementation`

@@ -21,8 +21,9 @@ def no_square(name: str, queries: int, keys: int) -> GraphAttentionError:
     """The error of an attention class whose A, (queries, keys), no filter can take."""
     return GraphAttentionError(
         f"{name} has {queries} queries and {keys} keys: keys from a cache that the filter cannot "
-        f"use (pass use_cache=False), or of other tokens, where A has no square (leave such "
-        f"modules out with layers=(...))."
+        f"use (pass use_cache=False); or queries left out by a model that is asked for the last "
+        f"logits alone (Gemma 4; pass output_hidden_states=True too); or keys of other tokens, "
+        f"where A has no square (leave such modules out with layers=(...))."
     )
 
 

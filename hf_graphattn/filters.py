@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from .adapters import original_filter
@@ -39,7 +40,14 @@ def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def refuse_no_model(model: object) -> None:
-    """Raise `GraphAttentionError` if this is not a model: None, or the name of one."""
+    """Raise `GraphAttentionError` if this is not a model: None, the name of one, or a trace."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise refusal(
+            "model",
+            type(model).__name__,
+            "a model of Python modules, which torch.jit has not traced or scripted",
+            "Patch the model first, then trace it.",
+        )
     if not isinstance(model, nn.Module):
         raise refusal(
             "model",

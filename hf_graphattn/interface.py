@@ -8,6 +8,7 @@ attention module -> graph_attn(module, q, k, v, mask, ...)
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,13 +35,20 @@ NAME = "hf_graphattn"
 AS_EAGER = "hf_graphattn_as_eager"
 NAMES = (NAME, AS_EAGER)
 # What attention functions are given that does not change what they compute: masks say it already,
-# or it tells what the model is to return. Anything else only the architecture's own can read.
+# or it tells what the model has read or is to return. Anything else only the architecture's own can
+# read.
 HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "cache_position",
     "deterministic",
+    "grid_thw",
+    "input_ids",
+    "logits_to_keep",
+    "return_dict",
     "sliding_window",
     "use_cache",
 }
+# What eager attention functions do not name, since they read it elsewhere.
+READ_ELSEWHERE = {"s_aux": "the module's own `sinks`, which the eager functions read from there"}
 # The arguments by which attention modules are given the tokens that cross-attention reads.
 OTHER_TOKENS = (
     "context",
@@ -82,11 +90,15 @@ def graph_attn(
 
     Raises:
         GraphAttentionError: the model was loaded without its filters; there are keys from a cache
-            that the filter cannot use; an argument changes the attention in a way that this
-            function does not compute.
+            that the filter cannot use; an argument changes the attention in a way that neither
+            this function nor the architecture's own eager one computes.
     """
     graph_filter = _filter_of(module)
     as_eager = module.config._attn_implementation == AS_EAGER
+    attention_mask, kwargs = masks.of_chosen_keys(module, attention_mask, kwargs, key)
+    unknown = tuple(n for n in kwargs if kwargs[n] is not None and n not in HARMLESS)
+    if unknown:
+        _refuse_unread(module, unknown)
 
     def eager(x: Tensor) -> tuple[Tensor, Tensor | None]:
         """What the architecture's own eager attention returns with x in place of the values."""
@@ -110,7 +122,7 @@ def graph_attn(
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         dropout=dropout,
         own=partial(_of_each_head, eager, key.shape[1]),
-        unknown=tuple(n for n in kwargs if kwargs[n] is not None and n not in HARMLESS),
+        unknown=unknown,
     )
     if graph_attn_layer is not None and value is not graph_attn_layer.returned:
         raise GraphAttentionError(
@@ -130,6 +142,19 @@ def graph_attn(
             inputs = replace(inputs, first=first)
         out, weights = _filtered(graph_filter, inputs, own, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
+
+
+def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
+    """Eager functions swallow arguments that they do not name: another mask, for one."""
+    named = inspect.signature(eager_attention(module)).parameters
+    unread = [name for name in unknown if name not in named and name not in READ_ELSEWHERE]
+    if unread:
+        raise GraphAttentionError(
+            f"{type(module).__name__} gives its attention {', '.join(unread)}, which its eager "
+            f"attention function does not read: what a filter would compute with it is not known. "
+            f"Leave it out, if your own call of the model says it; otherwise this model can have "
+            f"no filter: unpatch_model(model) takes it out."
+        )
 
 
 def _of_each_head(own: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
@@ -215,7 +240,8 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"this model is patched with a graph filter, but its attention implementation was set "
             f"to {implementation!r}, which would drop the filter without a word. Call "
             f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
-            f"patch_model(model, config, backend=...)."
+            f"patch_model(model, config, backend=...). Attentions need no other implementation: "
+            f"set it to {NAME!r} again, and pass output_attentions=True to the model's call."
         )
     others = [name for name in OTHER_TOKENS if kwargs.get(name) is not None]
     if others:
@@ -238,7 +264,6 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
         caches[0],
         index,
         graph_filter.operands,
-        getattr(module, "num_key_value_groups", 1),
         module.training,
         _recording(),
     )

@@ -186,7 +186,12 @@ def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str,
         (cls,),
         {"_keys_to_ignore_on_load_unexpected": ignored, "__module__": cls.__module__},
     )
-    loaded = quiet.from_pretrained(path, config=config, **kwargs)
+    try:
+        loaded = quiet.from_pretrained(path, config=config, **kwargs)
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, (GraphAttentionError, torch.OutOfMemoryError)):
+            raise
+        raise GraphAttentionError(f"{type(error).__name__}: {error}") from error
     model = loaded[0] if isinstance(loaded, tuple) else loaded
     model.__class__ = cls
     return model, loaded
@@ -197,7 +202,7 @@ def load_filter_tensors(
 ) -> None:
     """Copy a checkpoint's filter tensors into a patched model's scalars.
 
-    entry: the checkpoint's "graph_attn". Checkpoints of hf_graphattn 0.1.0 have no checksum in it.
+    entry: the checkpoint's "graph_attn".
 
     Raises:
         GraphAttentionError: a tensor is missing, misshapen, left over, not of finite numbers, or

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -26,10 +25,11 @@ from .errors import GraphAttentionError, refusal
 from .filters import graph_filters, is_patched, refuse_no_model
 from .own_attention import reason
 from .parallel import refuse_spread
-from .placing import passed, place, take_out
+from .placing import UNDO, passed, place, take_out
 from .running import refuse_running
+from .saving import loads_alone
 from .variants import VariantConfig, variant_configs
-from .verified import is_listed
+from .verified import unverified
 
 # Patching and unpatching are one at a time: of two threads that patch a model, one is refused.
 _LOCK = threading.RLock()
@@ -57,8 +57,8 @@ def patch_model(
         backend: how the attention is computed. "auto" chooses at each call; "eager" keeps A;
             "sdpa" makes fused passes, as do "flash_attention_2" (the flash_attn package) and
             "flex_attention" where they can run; p-LaT has "blockwise" (any device) and "triton"
-            (CUDA), GFSA and polynomials "shared" (any device, A made once for all passes) and
-            "triton" (degree 2); "delegate" calls the architecture's own attention.
+            (CUDA), GFSA and polynomials "shared" (any device, A made once for all passes);
+            "delegate" calls the architecture's own attention.
         check: a batch of the model's inputs, on which `check(model, **batch)` compares first; or
             True, on inputs made from its config, if an attention class is not verified. Without
             it such a model is refused.
@@ -108,7 +108,7 @@ def check(
 
     It costs a copy of the model in float64 (in float32, where it cannot run in float64), six
     forwards of the batch (eight with a config of your own) and, where the model generates, four
-    times three tokens.
+    times three tokens. A batch that does not reach every filter does not pass.
 
     Args:
         model: a plain model; it is not touched. torch's random numbers are set back to where they
@@ -131,7 +131,8 @@ def unpatch_model(model: Model) -> Model:
     or loaded by transformers itself) becomes plain too.
 
     Raises:
-        GraphAttentionError: the model is not patched, or is running; or it has filters of its own.
+        GraphAttentionError: the model is not patched, is a part of one that is, or is running; or
+            it has filters of its own.
     """
     refuse_no_model(model)
     with _LOCK:
@@ -139,6 +140,12 @@ def unpatch_model(model: Model) -> Model:
             raise GraphAttentionError(
                 f"{type(model).__name__} is not patched, so there is nothing to take out. "
                 f"is_patched(model) tells whether a model is."
+            )
+        within = any(UNDO in module.__dict__ for module in model.modules())
+        if is_patched(model) and is_marked(model) and not within:
+            raise GraphAttentionError(
+                f"{type(model).__name__} is a part of a model that was patched as a whole, and "
+                f"whose config would go on saying so. Call unpatch_model on the whole model."
             )
         refuse_running(model, "unpatching")
         take_out(model)
@@ -169,7 +176,7 @@ def _check_arguments(model: object, config: object) -> None:
         if isinstance(model, MULTIHEAD):
             remedy = "Use hf_graphattn.MultiheadAttention(..., graph_attn=config) in its place."
             raise refusal("model", cls.__name__, "a model that has it as a part", remedy)
-    if cls.__module__.startswith("transformers.") and not hasattr(transformers, cls.__name__):
+    if not loads_alone(model):
         raise refusal(
             "model",
             cls.__name__,
@@ -193,22 +200,29 @@ def _check_attention(
     checked: Mapping[str, str] | None,
 ) -> None:
     """Refuse a model whose attention is out of reach, or is not verified and fails the check."""
-    layers = self_attention_modules(model)
     if not isinstance(check, (Mapping, bool)):
         raise refusal("check", check, "a batch of the model's inputs (a dict), True or False")
     _refuse_without_attention(model)
-    unverified = sorted({type(each.module).__name__ for each in layers if not each.is_verified})
+    reached = self_attention_modules(model)
+    if not isinstance(model, PreTrainedModel) and any(each.through_interface for each in reached):
+        raise refusal(
+            "model",
+            type(model).__name__,
+            "a transformers model that has it as a part: its config chooses the attention function",
+            "Patch the whole model; layers=(...) chooses which of its layers are filtered.",
+        )
+    classes = unverified(model)
     if isinstance(check, Mapping):
         batch = check
-    elif not unverified or is_listed(model) or checked == passed(backend):
+    elif not classes or checked == passed(backend):
         return
     elif check:
         batch = made_batch(model)
     else:
         before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
         raise GraphAttentionError(
-            f"{type(model).__name__} is not verified: {', '.join(unverified)} is in no row of the "
-            f"table ({verified()}), nor listed for a model of its type and this version of "
+            f"{type(model).__name__} is not verified: {', '.join(classes)} is in no row of the "
+            f"table ({verified()}), or not listed for a model of its type and this version of "
             f"transformers.{before} Pass a batch of its inputs, check=batch, or check=True for "
             f"inputs made from its config: what a filter computes is compared first with the "
             f"architecture's own attention, on a copy of the model in float64."
@@ -221,7 +235,7 @@ def _check_attention(
             f"backend={DELEGATE!r} calls the architecture's own attention: try it."
         )
     for row in found.rows:
-        if row.error is None:
+        if row.error is None and row.says:
             logger.warning(f"{type(model).__name__}, generation with a cache: {row.says}")
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from . import after_attention, after_dropout, backends, multihead
 from .architectures import MULTIHEAD, AttentionModule, attention_modules, own_attention
-from .card import hub_id
+from .checkpoints import hub_id
 from .config_entry import make_entry
 from .configs import (
     ENTRY,
@@ -37,8 +37,9 @@ from .interface import AS_EAGER, FILTER, NAME, before_attention
 from .multihead import MultiheadAttention, refuse_other_keys
 from .parallel import heads_mesh, share_heads
 from .repository import PushToHub
-from .saving import SavePretrained
+from .saving import ModelMethod, SavePart, SavePretrained, loads_alone
 from .variants import GraphFilter, VariantConfig
+from .verified import is_unlisted
 
 # The attribute of a patched model that holds its `OwnConfig`s.
 UNDO = "_graph_attn_undo"
@@ -69,7 +70,7 @@ def place(model: nn.Module, config: VariantConfig, backend: str) -> None:
     filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
     name_stacks(model, {n: each for n, each in filters.items() if each.reads_first}, layers)
     if isinstance(model, PreTrainedModel):
-        unverified = not all(each.is_verified for each in layers)
+        unverified = is_unlisted(model) or not all(each.is_verified for each in layers)
         as_eager = unverified or bool(own_attention(model)) or backend == backends.DELEGATE
         checked = {CHECKED: passed(backend)} if unverified else {}
         _mark(model, config, AS_EAGER if as_eager else NAME, checked)
@@ -97,6 +98,9 @@ def take_out(model: nn.Module) -> None:
     for module in model.modules():
         for hook in HOOKS:
             _remove(module, hook)
+        for name, each in list(vars(module).items()):
+            if isinstance(each, (ModelMethod, SavePart)):
+                del vars(module)[name]
     for module in torch_encoders(model):
         after_dropout.set_back(module)
     for owner in owners:
@@ -104,8 +108,6 @@ def take_out(model: nn.Module) -> None:
         for key, hook in list(owner._state_dict_hooks.items()):
             if hook is tell_if_a_part:
                 del owner._state_dict_hooks[key]
-        for name in METHODS:
-            del owner.__dict__[name]
     make_plain(model)
 
 
@@ -170,6 +172,10 @@ def _mark(model: Any, config: VariantConfig, implementation: str, checked: dict[
     model.register_state_dict_post_hook(tell_if_a_part)
     methods = {name: method(model) for name, method in METHODS.items()}
     model.__dict__.update(methods)
+    for part in model.modules():
+        is_whole = hasattr(getattr(part, "config", None), ENTRY) and loads_alone(part)
+        if isinstance(part, PreTrainedModel) and part is not model and not is_whole:
+            part.__dict__["save_pretrained"] = SavePart(type(part).__name__)
 
 
 def _put_in(attention: AttentionModule, graph_filter: GraphFilter | None) -> None:

@@ -23,7 +23,7 @@ from .architectures import (
 from .filters import graph_filters, refuse_no_model, refuse_plain
 from .own_attention import reason
 from .parallel import own_class, whole
-from .verified import is_listed
+from .verified import unverified
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
 SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
@@ -142,7 +142,7 @@ def supported(model: nn.Module) -> Support:
         GraphAttentionError: it is no model.
     """
     refuse_no_model(model)
-    rows, is_known = [], is_listed(model)
+    rows, is_known = [], not unverified(model)
     for each in attention_modules(model):
         kind = "self" if each.is_self_attention else "cross"
         says = _supports(each, is_known) if each.is_self_attention else "no: stays plain"
@@ -155,7 +155,7 @@ def supported(model: nn.Module) -> Support:
 
 
 def _supports(attention: AttentionModule, is_known: bool) -> str:
-    says = "yes: verified" if attention.is_verified or is_known else "after a check (check=...)"
+    says = "yes: verified" if is_known else "after a check (check=...)"
     return says if attention.row is None else f"{says}; filters linear in the values, no cache"
 
 

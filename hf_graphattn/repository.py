@@ -16,10 +16,9 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import PreTrainedModel
 
 from .adapters import refuse_adapted
-from .card import license_of, model_card
+from .card import license_of, model_card, save_example
 from .errors import path_text, refusal
 from .saving import ModelMethod
-from .usage import save_example
 from .variants.base import is_integer
 
 SIZE = re.compile(r"\d+(\.\d+)?[KMGT]B")  # of a shard

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import transformers
 from transformers.models.auto import modeling_auto
 
 from .adapters import is_adapted
 from .configs import ENTRY
+from .errors import GraphAttentionError
 from .filter_tensors import checksum_entry
 
 # The key of the entry "graph_attn" that says that the config asks for attentions: transformers
@@ -76,6 +78,26 @@ class SavePretrained(ModelMethod):
             (folder / f"{MODULE}.py").write_text(_module_text(names), "utf-8")
         if push_to_hub and is_main_process:
             model.push_to_hub(pushed.pop("repo_id", folder.resolve().name), **pushed)
+
+
+class SavePart:
+    """`save_pretrained` of a part of a patched model whose folder nothing would load."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        raise GraphAttentionError(
+            f"{self.name} is a part of a patched model, and a folder of it alone could not be "
+            f"loaded with its filters. Save the whole model, and take the part from "
+            f"hf_graphattn.from_pretrained(folder)."
+        )
+
+
+def loads_alone(model: Any) -> bool:
+    """Whether transformers has its class by name, so that a folder of it can be loaded."""
+    cls = type(model)
+    return not cls.__module__.startswith("transformers.") or hasattr(transformers, cls.__name__)
 
 
 def auto_classes(model: Any) -> list[str]:

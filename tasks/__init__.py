@@ -146,6 +146,13 @@ class Task:
         others = (self.image_column, self.audio_column)
         return (*self.text_columns, *filter(None, others))
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column of the data that each thing is read from, by its name here."""
+        texts = zip(("text", "text_pair"), self.text_columns, strict=False)
+        found = {**dict(texts), "image": self.image_column, "audio": self.audio_column}
+        return {what: name for what, name in {**found, "label": self.label_column}.items() if name}
+
 
 _registered: dict[tuple[str, str], Task] = {}
 

@@ -90,6 +90,6 @@ def made(kind: str) -> Made:
     return ga.patch_model(model.eval(), CONFIG), processor, example
 
 
-def blocks(card: str, language: str) -> list[str]:
+def blocks(card: object) -> list[str]:
     """The blocks of code in a card."""
-    return [text for _, text in re.findall(rf"(?m)^(`{{3,}}){language}\n((?s:.*?))\n\1$", card)]
+    return re.findall(r"(?ms)^```python\n(.*?)\n```$", f"{card}")

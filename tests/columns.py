@@ -14,7 +14,15 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from gradients import TOLERANCES, backward, difference, differentiable, floats, without_gradient
+from gradients import (
+    TOLERANCES,
+    backward,
+    difference,
+    differentiable,
+    floats,
+    of_tokens,
+    without_gradient,
+)
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -22,7 +30,6 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures import self_attention_modules
 from hf_graphattn.checking import FILTERED, NEUTRAL, Check
 from hf_graphattn.configs import model_configs
 from hf_graphattn.placing import place, take_out
@@ -53,26 +60,18 @@ class Subject:
         for config in model_configs(self.model):
             config.use_cache = False
         self.batch = inputs(self.model)
-        self.unused = self._unused()
+        outputs(self.model, self.batch)  # what does not run counts as not built
         padded = [inputs(self.model, side) for side in ("left", "right")]
         has_padding = "attention_mask" in self.batch
         self.batches = [self.batch]
         self.batches += [each for each in padded if has_padding and _runs(self.model, each)]
 
-    def _unused(self) -> set[str]:
-        """The classes of self-attention that the batch does not reach, so nothing is known."""
-        left = {found.name: found.module for found in self_attention_modules(self.model)}
-
-        def reached(name: str, *_: Any) -> None:
-            left.pop(name, None)
-
-        hooks = [
-            module.register_forward_hook(partial(reached, name)) for name, module in left.items()
-        ]
-        outputs(self.model, self.batch)
-        for hook in hooks:
-            hook.remove()
-        return {type(module).__name__ for module in left.values()}
+    @property
+    def missed(self) -> str:
+        """What the batches do not reach, so that nothing is known of it, in the check's words."""
+        checks = [] if told(partial(gfsa, self)).state == REFUSED else self.automatic
+        rows = [row for found in checks for row in found.rows if row.name == "reached"]
+        return next((row.says for row in rows if not row.passed), "")
 
     @property
     def copied(self) -> PreTrainedModel:
@@ -127,7 +126,11 @@ def gradients(subject: Subject) -> Cell:
     """Every gradient of neutral filters against plain eager attention's, of GFSA against GFSA with
     the architecture's own attention; and each filter's scalars have one."""
     backends = ["auto"] if told(partial(sdpa, subject)).state == REFUSED else ["auto", "sdpa"]
-    cells = [_gradients(subject.copied, batch, backends) for batch in subject.batches]
+    cells = []
+    for batch in subject.batches:
+        cell = _gradients(subject.copied, batch, backends)
+        if cell.state != WRONG or not _reads_padding(subject.model, batch):
+            cells.append(cell)
     return max(cells, key=_order)
 
 
@@ -205,6 +208,22 @@ def _runs(model: nn.Module, batch: dict[str, Any]) -> bool:
         return not any(each.isnan().any() for each in outputs(model, batch).values())
     except Exception:
         return False
+
+
+def _reads_padding(model: nn.Module, batch: dict[str, Any]) -> bool:
+    """Whether what the plain model returns, as its gradients are taken, depends on the padding.
+
+    Such rows attend nowhere: the gradients of fused passes there are not those of eager attention,
+    which lets them attend everywhere alike.
+    """
+    if "input_ids" not in batch or batch["attention_mask"].all():
+        return False
+    ids, mask = batch["input_ids"], batch["attention_mask"].bool()
+    mask = mask.repeat_interleave(len(ids) // len(mask), 0)  # a row for each codebook
+    other = batch | {"input_ids": torch.where(mask, ids, ids.roll(1, 0))}
+    with torch.no_grad():
+        found, own = (of_tokens(model(**each), each) for each in (other, batch))
+    return difference(dict(enumerate(found)), dict(enumerate(own))) > ROUNDING
 
 
 def _order(cell: Cell) -> tuple[int, float]:

@@ -37,7 +37,6 @@ def differentiable(
 
 def backward(model: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
     """The gradients of a random sum of what the model returns of tokens, by parameters' names."""
-    masks = [batch[name].bool() for name in MASKS if isinstance(batch.get(name), Tensor)]
     given = {
         name: each.to(model.dtype)
         if isinstance(each, Tensor) and each.is_floating_point()
@@ -47,14 +46,23 @@ def backward(model: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
     model.zero_grad()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = list(floats(model(**given)))
-        # What is pooled may be of padding, which means nothing.
-        of_tokens = [each[mask] for each in made for mask in masks if each.shape[:2] == mask.shape]
-        finite = [torch.where(each.isfinite(), each, 0) for each in of_tokens or made]
+        made = of_tokens(model(**given), batch)
+        finite = [torch.where(each.isfinite(), each, 0) for each in made]
         total = sum((each * torch.randn_like(each)).sum() for each in finite)
     if getattr(total, "requires_grad", False):
         total.backward()
     return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+def of_tokens(output: Any, batch: dict[str, Any]) -> list[Tensor]:
+    """The floating-point tensors of what a model returns of tokens; all, where none is told apart.
+
+    What is pooled may be of padding, which means nothing.
+    """
+    masks = [batch[name].bool() for name in MASKS if isinstance(batch.get(name), Tensor)]
+    made = list(floats(output))
+    found = [each[mask] for each in made for mask in masks if each.shape[:2] == mask.shape]
+    return found or made
 
 
 def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:

@@ -118,7 +118,10 @@ class HubServer:
 
 
 def pushed(script: str, flags: Sequence[str], repository: str, home: Path) -> Files:
-    """What a run of the script with these flags leaves in the repository of a hub of its own."""
+    """What a run of the script with these flags leaves in the repository of a hub of its own.
+
+    None of it has the path of the folder that ``home`` is in, where the run has its files.
+    """
     with HubServer() as hub:
         done = subprocess.run(
             [warm.python("finetune"), f"finetune/{script}.py", *flags],
@@ -128,7 +131,10 @@ def pushed(script: str, flags: Sequence[str], repository: str, home: Path) -> Fi
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        return hub.files(repository)
+        files = hub.files(repository)
+    here = str(home.parent).encode()
+    assert [name for name, data in files.items() if here in data] == []
+    return files
 
 
 class _Handler(BaseHTTPRequestHandler):

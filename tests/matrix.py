@@ -1,11 +1,12 @@
 """Which model types of transformers can have a filter: docs/architectures.md, every row run, and
 the list of those that are patched without a check, hf_graphattn/verified.json.
 
-    PYTHONPATH=tests python tests/matrix.py docs/architectures.md [processes]
+    PYTHONPATH=tests python tests/matrix.py docs/architectures.md [processes [model types]]
 
 Of each type a tiny random model is built (tests/zoo), each in a process of its own, and every
 column of tests/columns.py is tried on it. The list gets the part of the transformers that runs.
-Without a page ("-") only the list is written.
+Without a page ("-") only the list is written. The rows are kept in runs/matrix.json: where types
+are named, theirs alone are new.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,14 @@ import torch
 import transformers
 from columns import COLUMNS, EXACT, FAILS, NOTHING, REFUSED, WRONG, Cell, Subject, line, told
 from transformers import CONFIG_MAPPING
+from zoo.easier import REASONS, table
 from zoo.runs import each
+from zoo.settings import SECOND
 
 from hf_graphattn.architectures import attention_modules, own_attention, self_attention_modules
 from hf_graphattn.verified import LIST
 
+ROWS = Path("runs/matrix.json")
 NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong
 SECONDS = 180  # for one type
 NONE, UNBUILT, ALIAS = "out of reach", "not built", "see"
@@ -58,6 +63,9 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
 - {unbuilt} could not be built here, so nothing is known: a check on a real one decides. {alias} are
   other names of a type.
 
+A name behind a type's is a second model of it, with settings that real checkpoints have and the
+defaults of its config have not; the type is verified if it is exact too.
+
 {counts}
 
 {meaning}
@@ -72,6 +80,10 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
 - saved: `save_pretrained` and `ga.from_pretrained`. PEFT: LoRA on every linear layer and filters of
   the adapter's own, saved and loaded by `ga.load_peft`.
 
+What a tiny config has not of its class's defaults, or a window has no edge in, is this:
+
+{easier}
+
 | model type | verified | {names} | error | attention | why |
 |---|---|{rules}|---|---|---|
 """
@@ -79,10 +91,11 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
 FIRST = {"neutral": 358, "GFSA": 358, "saved": 362}
 
 
-def outcome(model_type: str) -> str:
-    """One type's row, as JSON."""
+def outcome(name: str) -> str:
+    """The row of a type, or of a second model of one, as JSON."""
+    model_type = name.partition(", ")[0]
     try:
-        subject = Subject(model_type)
+        subject = Subject(name)
     except BaseException as error:
         return json.dumps({"verified": UNBUILT, "why": line(error)})
     model = subject.model
@@ -93,16 +106,16 @@ def outcome(model_type: str) -> str:
         return json.dumps({"verified": NONE, "classes": own})
     classes = {type(found.module) for found in attention_modules(model)}
     cells = {name: told(partial(column, subject)) for name, column in COLUMNS.items()}
-    states = {cell.state for cell in cells.values()}
+    states, missed = {cell.state for cell in cells.values()}, subject.missed
     verified = (
         all(cells[name].state == EXACT for name in NEEDED)
         and not states & {WRONG, FAILS}
-        and not subject.unused
+        and not missed
         and all(each.__module__.startswith("transformers.") for each in classes)
     )
     why = _reasons(cells)
-    if subject.unused:
-        why.append(f"the batch does not reach some {', '.join(sorted(subject.unused))}")
+    if missed:
+        why.append(missed)
     if own:
         why.append(f"{', '.join(own)} stays plain")
     return json.dumps(
@@ -130,13 +143,18 @@ def _some(model_types: list[str], queue: Any) -> None:
         queue.put(found)
 
 
-def run(processes: int) -> dict[str, dict[str, Any]]:
-    """Every type's row, by its name."""
+def names() -> list[str]:
+    """Those of all rows: the types, and second models of some."""
+    return sorted([*CONFIG_MAPPING, *(f"{name}, {n}" for name in SECOND for n in SECOND[name])])
+
+
+def run(processes: int, types: list[str]) -> dict[str, dict[str, Any]]:
+    """The rows of these names."""
     outcome("bert")  # what this imports, the processes need not import again
-    types, queue = sorted(CONFIG_MAPPING), multiprocessing.Queue()
+    queue: Any = multiprocessing.Queue()
     for i in range(processes):
         multiprocessing.Process(target=_some, args=(types[i::processes], queue)).start()
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     while len(rows) < len(types):
         name, says = queue.get()
         is_row = says.startswith("{")  # else it was killed, or took too long
@@ -145,12 +163,23 @@ def run(processes: int) -> dict[str, dict[str, Any]]:
         print(
             f"[{len(rows)}/{len(types)}] {name}: {row['verified']}", row.get("why", ""), flush=True
         )
-    return dict(sorted(rows.items()))
+    return rows
+
+
+def joined(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rows in order; a type is verified if its second models are too."""
+    rows = dict(sorted(rows.items()))
+    for name, row in rows.items():
+        first = rows[name.partition(", ")[0]]
+        if first["verified"] == "yes" and row["verified"] != "yes":
+            first |= {"verified": "no", "why": f"{first['why']}; see {name!r}".lstrip("; ")}
+    return rows
 
 
 def page(rows: dict[str, dict[str, Any]]) -> str:
     """The Markdown of docs/architectures.md."""
-    kinds = Counter(row["verified"] for row in rows.values())
+    types = {name: row for name, row in rows.items() if name in CONFIG_MAPPING}
+    kinds = Counter(row["verified"] for row in types.values())
     text = HEADER.format(
         torch=torch.__version__,
         transformers=transformers.__version__,
@@ -160,7 +189,8 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
         none=kinds[NONE],
         unbuilt=kinds[UNBUILT],
         alias=kinds[ALIAS],
-        counts=_counts(rows),
+        counts=_counts(types),
+        easier=_easier(name for name, row in types.items() if row["verified"] != UNBUILT),
         meaning="\n".join(f"- {state}: {said}." for state, said in MEANING.items()),
         names=" | ".join(COLUMNS),
         rules="|".join("---" for _ in COLUMNS),
@@ -189,15 +219,23 @@ def _counts(rows: dict[str, dict[str, Any]]) -> str:
     return "".join(_line(each) for each in lines).rstrip()
 
 
+def _easier(model_types: Iterable[str]) -> str:
+    """What tiny configs have not of their defaults: the setting, whose, and why."""
+    lines = [["setting", "types", "why"], ["---"] * 3]
+    for name, types in table(model_types).items():
+        lines.append([name, ", ".join(types), REASONS[name]])
+    return "".join(_line(each) for each in lines).rstrip()
+
+
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
 
 
 def write_list(rows: dict[str, dict[str, Any]], path: Path, version: str) -> None:
     """Put the verified types, with their attention classes, in the place of those that the list has
     for a version of transformers; a line for each type."""
     listed = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    yes = {name: row["classes"] for name, row in rows.items() if row["verified"] == "yes"}
+    yes = {n: r["classes"] for n, r in rows.items() if r["verified"] == "yes" and ", " not in n}
     parts = []
     for each_version, types in sorted({**listed, version: yes}.items()):
         lines = [f"  {json.dumps(name)}: {json.dumps(types[name])}" for name in sorted(types)]
@@ -210,7 +248,12 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     transformers.utils.logging.disable_progress_bar()
-    found = run(int(sys.argv[2]) if len(sys.argv) > 2 else os.cpu_count() or 1)
+    some = sys.argv[3:]
+    kept = json.loads(ROWS.read_text("utf-8")) if some else {}
+    found = kept | run(int(sys.argv[2]) if sys.argv[2:] else os.cpu_count() or 1, some or names())
+    ROWS.parent.mkdir(exist_ok=True)
+    ROWS.write_text(json.dumps(found, indent=1), "utf-8")
+    found = joined(found)
     write_list(found, Path(str(LIST)), transformers.__version__)
     if sys.argv[1] != "-":
         Path(sys.argv[1]).write_text(page(found), "utf-8")

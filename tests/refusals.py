@@ -97,6 +97,14 @@ ARGUMENTS: dict[str, Refusal] = {
     "eps 0": Refusal(_patch(lambda: ga.PLaTConfig(eps=0)), ("eps", "0", "above 0")),
     "eps -1": Refusal(_patch(lambda: ga.PLaTConfig(eps=-1.0)), ("eps", "-1.0", "above 0")),
     "eps NaN": Refusal(_patch(lambda: ga.PLaTConfig(eps=math.nan)), ("eps", "nan", "finite")),
+    "eps below float32": Refusal(
+        _patch(lambda: ga.PLaTConfig(eps=1e-320)), ("eps", "1e-320", "1.2e-38", "float32")
+    ),
+    "eps too small for p": Refusal(
+        _patch(lambda: ga.PLaTConfig(p=(1.5, -6.0), eps=1e-8)), ("eps is 1e-08", "1e15", "-6.0")
+    ),
+    "p 100": Refusal(_patch(lambda: ga.PLaTConfig(p=100)), ("p is 100", "-10 to 10", "float32")),
+    "p -11": Refusal(_patch(lambda: ga.PLaTConfig(p=(2, -11))), ("p is -11", "-10 to 10")),
     "trainable unknown": Refusal(
         _patch(lambda: ga.GFSAConfig(trainable=("w_2",))),
         ("trainable", "w_2", "w_0", "w_1", "w_K"),

@@ -10,8 +10,10 @@ import pytest
 import shown
 
 from finetune.errors import ToldError
+from finetune.experiments import record
+from finetune.experiments.gather import ArmResult
 from hf_graphattn.variants import registry, variant_configs
-from tools import picture
+from tools import figures, picture
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -85,6 +87,8 @@ def test_its_picture_is_drawn_from_committed_numbers(tmp_path: Path) -> None:
     picture.main([str(tmp_path / "overview.png")])
     assert (tmp_path / "overview.png").stat().st_size > 10_000
     assert "(docs/overview.png)" in README
+    figures.main([str(tmp_path / "figures.png")])
+    assert (tmp_path / "figures.png").stat().st_size > 10_000
 
 
 def test_its_make_targets_exist():
@@ -109,22 +113,23 @@ def test_each_variant_is_in_the_tables():
 
 # Of each row of the table of results, by how it begins: the study, and the digits after the point.
 STUDIES = {
-    "Penn Treebank": ("ptb", 2),
+    "Penn Treebank": ("field-ptb", 2),
     "characters": ("char", 2),
+    "400 of these steps": ("field-char", 2),
     "SST-2": ("sst2", 4),
     "MRPC": ("mrpc", 4),
     "real sentences": ("sentences", 3),
 }
 
 
-def _arms(study: str) -> dict[str, dict]:
+def _arms(study: str) -> dict[str, ArmResult]:
     found = json.loads((ROOT / "docs" / "evidence" / f"{study}.json").read_text("utf-8"))
-    return {arm["arm"]: arm for arm in found["tasks"][0]["arms"]}
+    return {arm.name: arm for arm in record.results_of(found)[0].arms}
 
 
-def _shown(text: str, arm: dict) -> str:
+def _shown(text: str, arm: ArmResult) -> str:
     """In bold what is shown after the correction."""
-    return f"**{text}**" if arm["paired"]["corrected_p"] <= 0.05 else text
+    return f"**{text}**" if arm.paired.corrected_p <= 0.05 else text
 
 
 @pytest.mark.parametrize("begins", STUDIES)
@@ -132,16 +137,14 @@ def test_the_table_of_results_says_what_the_studies_found(begins: str) -> None:
     study, places = STUDIES[begins]
     _, seeds, plain, *others = _row(README, begins)
     arms = _arms(study)
-    seeds_of_plain = len(arms["none"]["values"])
-    assert (int(seeds), plain) == (seeds_of_plain, f"{arms['none']['mean']:.{places}f}")
+    assert (int(seeds), plain) == (len(arms["none"].values), f"{arms['none'].mean:.{places}f}")
     for name, cell in zip(("gfsa", "plat", "laplacian"), others, strict=True):
         if name not in arms:
             assert cell == "not run"
             continue
-        paired = arms[name]["paired"]
-        ends = (f"{paired['interval'][end]:+.{places}f}" for end in ("low", "high"))
-        mean = _shown(f"{paired['mean']:+.{places}f}", arms[name])
-        assert cell == f"{mean} ({' to '.join(ends)})"
+        paired = arms[name].paired
+        mean = _shown(f"{paired.mean:+.{places}f}", arms[name])
+        assert cell == f"{mean} ({paired.interval.words(places)})"
 
 
 FIELD = {
@@ -166,7 +169,7 @@ def test_the_table_of_the_field_says_what_the_studies_found(begins: str, study: 
     assert _row(text, "study | GFSA")[1:] == list(FIELD)
     assert set(arms) == {"none", *FIELD.values()}
     for name, cell in zip(FIELD.values(), _row(text, begins)[1:], strict=True):
-        change = 100 * arms[name]["paired"]["mean"] / arms["none"]["mean"]
+        change = 100 * arms[name].paired.mean / arms["none"].mean
         assert cell == _shown(f"{change:+.2f}", arms[name])
 
 

@@ -5,9 +5,8 @@ thread's registers that are spilled to memory, with the default blocks or with o
 made on the CPU, whose launches are compiled instead of run. In a process of its own: the
 interpreter of the other tests replaces the compiler.
 
-python tests/triton_compile.py plat bfloat16 64 boolean
-python tests/triton_compile.py plat bfloat16 64 causal --block 64 64 8 2 --dropout
-python tests/triton_compile.py polynomial float16 16 additive --deterministic
+python tests/triton_compile.py bfloat16 64 boolean
+python tests/triton_compile.py bfloat16 64 causal --block 64 64 8 2 --dropout
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import argparse
 import re
 import subprocess
 import tempfile
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -27,8 +25,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.kernels import plat, polynomial
-from hf_graphattn.kernels.triton_call import Block
+from hf_graphattn.kernels import plat
+from hf_graphattn.kernels.plat import triton_kernels
+from hf_graphattn.kernels.plat.triton import Block
 
 TARGET = GPUTarget("cuda", 90, 32)  # H100
 TYPES = {
@@ -96,31 +95,22 @@ def registers(cubin: bytes) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kernels", choices=("plat", "polynomial"))
     parser.add_argument("dtype", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("width", type=int)
     parser.add_argument("mask", choices=MASKS)
     parser.add_argument("--block", type=int, nargs="+", help="Made, swept, warps, stages.")
-    parser.add_argument("--dropout", action="store_true", help="Of p-LaT's alone.")
-    parser.add_argument("--deterministic", action="store_true", help="Of polynomials' alone.")
+    parser.add_argument("--dropout", action="store_true")
     given = parser.parse_args()
-    kernels = import_module(f"hf_graphattn.kernels.{given.kernels}.triton_kernels")
-    for name, kernel in vars(kernels).items():
-        if isinstance(kernel, triton.JITFunction) and name.endswith(
-            ("forward", "backward", "pass")
-        ):
-            setattr(kernels, name, Kernel(kernel))
+    for name, kernel in vars(triton_kernels).items():
+        if isinstance(kernel, triton.JITFunction) and name.endswith(("forward", "backward")):
+            setattr(triton_kernels, name, Kernel(kernel))
     shape, dtype = (1, HEADS, LENGTH, given.width), getattr(torch, given.dtype)
     query, key, value = (torch.empty(shape, dtype=dtype, requires_grad=True) for _ in range(3))
     dropout = 0.1 if given.dropout else 0.0
     inputs = AttentionInputs(query, key, MASKS[given.mask], given.mask == "causal", 1.0, dropout)
     blocks = (Block(*given.block),) * 2 if given.block else None
-    if given.kernels == "plat":
-        p = torch.ones(HEADS, 1, 1, requires_grad=True)
-        out = plat.triton(inputs, plat.Values(value, value), p, 1e-3, blocks)
-    else:
-        out = polynomial.triton(inputs, value, [0.0, 1.0, 0.5], blocks, given.deterministic)
-    out.sum().backward()
+    p = torch.ones(HEADS, 1, 1, requires_grad=True)
+    plat.triton(inputs, plat.Values(value, value), p, 1e-3, blocks).sum().backward()
 
 
 if __name__ == "__main__":

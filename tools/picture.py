@@ -1,4 +1,4 @@
-"""The picture of README: what the filters bring on Penn Treebank, and what their attention costs.
+"""README's picture: what filters and their controls bring on Penn Treebank, and what they cost.
 
     python tools/picture.py
 
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_graphattn.diagnostics.palette import PLAIN, looks
+from finetune.experiments import record
+from finetune.experiments.gather import TaskResult
+from hf_graphattn.diagnostics.palette import looks
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDY = ROOT / "docs" / "evidence" / "field-ptb.json"
+STUDY = ROOT / "docs" / "evidence" / "controls-ptb.json"
 TIMES = ROOT / "benchmarks" / "results" / "attention-cpu.json"
 PAPERS = ("gfsa", "plat", "laplacian")  # whose attention was timed
 PUBLISHED = {"published gfsa": "gfsa", "published plat": "plat"}
@@ -29,28 +31,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     (target,) = (sys.argv[1:] if argv is None else argv) or [str(ROOT / "docs" / "overview.png")]
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     brings, costs = figure.subplots(1, 2)
-    gains(brings, json.loads(STUDY.read_text("utf-8"))["tasks"][0]["arms"])
+    gains(brings, record.results_of(json.loads(STUDY.read_text("utf-8")))[0])
     times(costs, json.loads(TIMES.read_text("utf-8"))["lengths"])
     figure.savefig(target, dpi=150)
 
 
-def gains(axes: Any, arms: list[dict[str, Any]]) -> None:
+def gains(axes: Any, task: TaskResult) -> None:
     """Each arm's difference to plain attention in per cent, with its interval, the best on top."""
-    plain = next(arm["mean"] for arm in arms if arm["arm"] in PLAIN)
-    rows = sorted((arm for arm in arms if arm["paired"]), key=lambda arm: -arm["paired"]["mean"])
-    look = looks({arm["arm"]: arm["arm"] for arm in rows})
-    for place, arm in enumerate(rows):
-        ends = arm["paired"]["interval"]
-        mean, low, high = (
-            100 * value / plain for value in (arm["paired"]["mean"], ends["low"], ends["high"])
-        )
-        own = look[arm["arm"]]
+    plain, *arms = task.arms
+    rows = sorted(((arm, arm.paired) for arm in arms if arm.paired), key=lambda row: -row[1].mean)
+    kinds = {arm.name: arm.name.partition("-")[0] for arm in arms}  # gfsa-3e-2: GFSA
+    look = looks({kinds[arm.name]: arm.variant for arm in arms})
+    for place, (arm, paired) in enumerate(rows):
+        ends = paired.interval.ends if paired.interval else (paired.mean, paired.mean)
+        own = look[kinds[arm.name]]
+        low, mean, high = (100 * value / plain.mean for value in (ends[0], paired.mean, ends[1]))
         axes.plot([low, high], [place, place], color=own.colour, linewidth=2.5)
-        axes.plot(mean, place, own.marker, color=own.colour, markersize=7)
+        axes.plot(mean, place, "o", color=own.colour, markersize=7)
     axes.axvline(0, color="black", linewidth=1)
-    axes.set_yticks(range(len(rows)), [look[arm["arm"]].label for arm in rows])
+    rate = "filter_learning_rate"
+    names = [f"{look[kinds[arm.name]].label}, at {arm.flags[rate]:g}" for arm, _ in rows]
+    axes.set_yticks(range(len(rows)), names)
     axes.set_xlabel("perplexity: difference to plain attention, in % (less is better)")
-    axes.set_title("What they bring: Penn Treebank, a GPT-2 of 1.4 M", fontsize=10)
+    axes.set_title("What they bring, by the scalars' learning rate: Penn Treebank", fontsize=10)
     axes.grid(axis="x", alpha=0.3)
 
 

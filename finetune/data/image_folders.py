@@ -38,6 +38,10 @@ def _split(name: str, folder: Path) -> Dataset:
     argument = f"{name}_dir"
     if not folder.is_dir():
         raise refusal(argument, str(folder), "a folder of images", "Check the path.")
+    for path in filter(_is_image, folder.rglob("*")):
+        if not path.exists():
+            remedy = f"It is a link to {path.readlink()}, which does not exist: mend or remove it."
+            raise refusal(argument, str(path), "a folder of images that are there", remedy)
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     empty = [p.name for p in classes if not any(map(_is_image, p.rglob("*")))]
     if not classes or empty:

@@ -70,7 +70,7 @@ def _read(arguments: ImageDataArguments, take: sources.Take | None) -> tuple[Tas
         arguments,
         images.FAMILY,
         readers=READERS,
-        infer=lambda rows, family: _own_task(rows),
+        infer=_own_task,
         named=lambda name: images.image_task(labels.OWN_FILES, dataset_name=name),
         adapt=adapt,
         take=take,

@@ -166,7 +166,7 @@ def loaders(
         return split.remove_columns("labels").add_column("labels", own)
 
     found = {n: Images(numbered(split), mode, digests[n]) for n, split in whole.items()}
-    origin = local.origin(whole, digests)
+    origin = local.origin(whole, digests, task.label_names)
     sampler: Numbered | InWindows
     if isinstance(stream, Streamed):
         known = origin[task.train_split] = stream.origin()

@@ -14,6 +14,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, defau
 
 from finetune.data import local, orders
 from finetune.data.literal import literal
+from finetune.errors import refusal
 from finetune.settings.groups import DataArguments
 from finetune.settings.training import TrainArguments
 from tasks import Split, Task
@@ -129,7 +130,8 @@ def text_loaders(
             lengths[task.train_split], batches * train.per_device_train_batch_size
         )
     order = {name: orders.longest_first(found) for name, found in lengths.items()}
-    origin, example = local.origin(rows), short_example(task, rows)
+    origin = local.origin(rows, classes=task.label_names)
+    example = short_example(task, rows)
     return of_splits(
         task, tokens, origin, train, collate, sampler=sampler, order=order, example=example
     )
@@ -154,6 +156,15 @@ def tokenise(
     if max_length < arguments.max_length:
         logger.warning(
             f"max_length is {arguments.max_length}; the tokenizer's own limit {max_length} is used."
+        )
+    marks = tokenizer.num_special_tokens_to_add(pair=len(task.text_columns) > 1)
+    if max_length <= marks:
+        raise refusal(
+            "max_length",
+            max_length,
+            f"{marks + 1} or more with this tokenizer, which puts {marks} tokens of its own into "
+            "each input",
+            "Give a greater number.",
         )
     padding = "max_length" if arguments.pad_to_max_length else False
 

@@ -11,14 +11,15 @@ import dataclasses
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetDict, load_dataset, load_dataset_builder
+from datasets import ClassLabel, Dataset, DatasetDict, Features, load_dataset, load_dataset_builder
 from pandas.util import hash_pandas_object
 
 from finetune.data import files as door
@@ -52,8 +53,12 @@ def read_folder(folder: Path, text: Sequence[str] = (), **settings: Any) -> Data
         rows = read_files(reader, files, text, separator)
         features = builder.info.features
         return rows if features is None else rows.cast(features)
-    for paths in files.values() if reader == "parquet" else ():
-        _checked(reader, paths)
+    if reader == "parquet":
+        for paths in files.values():
+            _checked(reader, paths)
+        # `datasets` reads all splits with the features of the card, or of the first file.
+        schemas = {str(path): pq.read_schema(path) for path in _all(files)}
+        check_class_names(schemas, builder.info.features)
     card = folder / "README.md"
     try:
         rows = load_dataset(source, **settings, **_cache(files, [card]))
@@ -84,8 +89,43 @@ def read_files(
     return _with_origin(files, DatasetDict(rows))
 
 
-def origin(rows: Mapping[str, Dataset], digests: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Of each split: how many rows, a digest of their content, and the bytes of each local file."""
+def check_class_names(schemas: Mapping[str, pa.Schema], stated: Features | None = None) -> None:
+    """Raise ``Refused`` where files name the classes of a column in different ways.
+
+    `datasets` reads all of them with the names of one, so that a class would have another's name.
+
+    Args:
+        schemas: of each file, by its path.
+        stated: the features that a card states for all of them.
+    """
+    known = {name: ("the card", names) for name, names in _class_names(stated or {})}
+    for path, schema in schemas.items():
+        for column, names in _class_names(Features.from_arrow_schema(schema)):
+            first, expected = known.setdefault(column, (path, names))
+            if names != expected:
+                raise refusal(
+                    f"the order of the classes of column {column} in {path}",
+                    Words(wording.listed(names)),
+                    f"that of {first}: {wording.listed(expected)}",
+                    "Write both with the same names in the same order (datasets' cast_column).",
+                )
+
+
+def _class_names(features: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    for column, feature in features.items():
+        if isinstance(feature, ClassLabel):
+            yield column, feature.names
+
+
+def origin(
+    rows: Mapping[str, Dataset],
+    digests: Mapping[str, str] | None = None,
+    classes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Of each split: how many rows, a digest of their content, and the bytes of each local file.
+
+    Of ``classes``, the names of ``labels``, how many rows each has.
+    """
     return {
         name: {
             "rows": len(split),
@@ -94,9 +134,17 @@ def origin(rows: Mapping[str, Dataset], digests: Mapping[str, str] | None = None
                 path: known["num_bytes"]
                 for path, known in (split.info.download_checksums or {}).items()
             },
+            **_counts(split, classes),
         }
         for name, split in rows.items()
     }
+
+
+def _counts(split: Dataset, classes: Sequence[str]) -> dict[str, dict[str, int]]:
+    if not classes or "labels" not in split.column_names:
+        return {}
+    counts = np.bincount(split.with_format("numpy")["labels"][:], minlength=len(classes))
+    return {"labels": dict(zip(classes, counts.tolist(), strict=True))}
 
 
 def files_of(split: Dataset) -> list[Path]:
@@ -133,7 +181,11 @@ def _read_split(
         names = {split: [str(path) for path in paths]}
         how = cache | (TEXT_OPTIONS if reader == "text" else {})
         try:
+            if reader == "parquet":
+                check_class_names({str(path): pq.read_schema(path) for path in paths})
             return load_dataset(reader, data_files=names, split=split, **how)
+        except Refused:
+            raise
         except Exception as error:
             _find_broken(reader, paths)
             raise _unlike(paths, error) from None

@@ -3,22 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from datasets import Dataset, DatasetDict
 
 from finetune.data import columns, labels, local, sources
-from finetune.data.wording import listed, paths, refusal
-from finetune.settings.groups import SourceArguments
-from tasks import Task
+from finetune.data.wording import Words, listed, paths, refusal
+from finetune.errors import Refused
+from finetune.settings.groups import DataArguments, SourceArguments
+from tasks import Task, metrics
 
 
-def load(arguments: SourceArguments, family: str, predict: bool) -> tuple[Task, DatasetDict]:
+def load(arguments: DataArguments, family: str, predict: bool) -> tuple[Task, DatasetDict]:
     """The task and its checked rows; with ``predict`` the test splits are needed too.
 
     Raises ``ValueError`` if the source, a split or a column is missing, or a label is out of range.
     """
-    task, rows = sources.read(arguments, family)
+    infer, adapt = partial(_own_task, arguments, family), partial(_with_columns, arguments)
+    task, rows = sources.read(arguments, family, infer=infer, adapt=adapt)
     return task, checked(task, rows, arguments, predict)
+
+
+def _with_columns(arguments: DataArguments, task: Task) -> Task:
+    """The task with the columns that the flags name."""
+    texts = tuple(arguments.text_column_names or task.text_columns)
+    if len(texts) != len(task.text_columns):
+        allowed = f"a column for each of task {task.name}: {listed(task.text_columns)}"
+        raise refusal("text_column_names", texts, allowed, "Name as many.")
+    label = arguments.label_column_name or task.label_column
+    return replace(task, text_columns=texts, label_column=label)
+
+
+def _own_task(arguments: DataArguments, family: str, rows: DatasetDict) -> Task:
+    """The task of own files: a column of labels, and the text columns that are named.
+
+    The names can be left out where there is one column of text beside the column ``label``.
+    """
+    label = arguments.label_column_name or "label"
+    features = rows["train"].features if "train" in rows else {}
+    kinds = {name: columns.kind(feature) for name, feature in features.items()}
+    found = [n for n, kind in kinds.items() if n != label and kind in columns.TEXT_KINDS]
+    texts = arguments.text_column_names or found
+    if label not in features or (len(texts) != 1 and texts is found):
+        raise _unclear(rows, label, kinds, found)
+    names = labels.own_names("train", rows["train"], label)
+    is_score = names is None
+    return Task(
+        name=labels.OWN_FILES,
+        family=family,
+        objective="regress" if is_score else "classify",
+        text_columns=tuple(texts),
+        label_column=label,
+        label_names=names or (),
+        metrics=(metrics.PEARSON, metrics.SPEARMANR) if is_score else (metrics.ACCURACY,),
+        main_metric="pearson" if is_score else "accuracy",
+        submits_names=not is_score,
+        builder=lambda: rows,
+    )
+
+
+def _unclear(
+    rows: DatasetDict, label: str, kinds: Mapping[str, str], texts: Sequence[str]
+) -> Refused:
+    """The refusal of own files whose columns do not say what they are for."""
+    known = listed(f"{name} ({kind})" for name, kind in kinds.items())
+    own = local.files_of(rows["train"]) if "train" in rows else []
+    remedy = (
+        "Name the columns: --text_column_names, --label_column_name. The cells of a csv file are "
+        "parted by commas."
+    )
+    if label in kinds and len(texts) > 1:
+        pair = ",".join(texts[:2])
+        remedy = (
+            f"Name the one to read, --text_column_names {texts[-1]}, or the two of a pair, "
+            f"--text_column_names {pair}."
+        )
+    return refusal(
+        " ".join(("train_file", *map(str, own))),
+        Words(f"a table with the columns {known}") if kinds else None,
+        f"a file with the column {label} of labels and one column of text (string), or one or two "
+        f"columns of text that are named; it has {len(texts)}",
+        remedy,
+    )
 
 
 def checked(

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 OPEN_ENDED = (8, 2**32 + 7)  # lengths that programs write who do not know it: 0, and the greatest
+# Of integers that were written as floats. Squares of far greater samples overflow, and a feature
+# extractor would make silence of them.
+LOUDEST = 2.0**31
 Sound = Mapping[str, Any]  # as datasets' column of audio stores it: bytes, or None and a path
 
 
@@ -30,7 +33,7 @@ def samples(found: bytes, rate: int) -> np.ndarray:
 
     Raises:
         RuntimeError: libsndfile does not know the format, or finds it broken.
-        ValueError: a wav file is cut off, or some samples are NaN or infinite.
+        ValueError: a wav file is cut off, or some samples are NaN, infinite or beyond any scale.
     """
     import soundfile
     from scipy.signal import resample_poly
@@ -40,6 +43,8 @@ def samples(found: bytes, rate: int) -> np.ndarray:
     wave = channels.mean(axis=1)
     if not np.isfinite(wave).all():
         raise ValueError("it holds samples that are NaN or infinite")
+    if (most := np.abs(wave).max(initial=0)) > LOUDEST:
+        raise ValueError(f"it holds a sample of {most:g}, where full scale is 1")
     if own == rate or not len(wave):
         return wave
     common = math.gcd(own, rate)

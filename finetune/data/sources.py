@@ -10,8 +10,8 @@ from typing import Any
 from datasets import DatasetDict, Features, load_dataset, load_dataset_builder
 
 import tasks
-from finetune.data import columns, files, labels, local
-from finetune.data.wording import Words, listed, reason, refusal
+from finetune.data import files, local
+from finetune.data.wording import reason, refusal
 from finetune.errors import Refused, near
 from finetune.settings.groups import SourceArguments
 from tasks import Task, metrics
@@ -27,18 +27,18 @@ def read(
     arguments: SourceArguments,
     family: str,
     *,
+    infer: Callable[[DatasetDict], Task],
     readers: Mapping[str, str] = READERS,
-    infer: Callable[[DatasetDict, str], Task] | None = None,
     named: Callable[[str], Task] | None = None,
     adapt: Callable[[Task], Task] = lambda task: task,
     take: Take | None = None,
 ) -> tuple[Task, DatasetDict]:
     """The task, and all rows of its source as they are.
 
-    ``readers`` are the kinds of own files that the family takes; ``infer`` makes the task of own
-    files from their rows and the family, by default a classification or regression; ``named``
-    makes that of a data set without a task, where the family takes such; ``adapt`` changes a known
-    task as the flags ask, before it is read; ``take`` reads the files instead of `datasets`.
+    ``infer`` makes the task of own files from their rows; ``readers`` are the kinds of own files
+    that the family takes; ``named`` makes that of a data set without a task, where the family takes
+    such; ``adapt`` changes a known task as the flags ask, before it is read; ``take`` reads the
+    files instead of `datasets`.
 
     Raises ``ValueError`` if the task is not known, or the source cannot be read.
     """
@@ -56,7 +56,7 @@ def read(
         rows = _read_files(own, task, readers, take) if own else read_source(name, task, take)
     elif own:
         rows = _read_files(own, None, readers, take)
-        task = with_metrics((infer or _infer_task)(rows, family), arguments.metric)
+        task = with_metrics(infer(rows), arguments.metric)
     elif named is not None and arguments.dataset_name is not None:
         task = with_metrics(adapt(named(arguments.dataset_name)), arguments.metric)
         rows = read_source(arguments.dataset_name, task, take)
@@ -196,7 +196,7 @@ def _bare_files(folder: Path, task: Task) -> dict[str, list[str]]:
 def _read_bare_folder(folder: Path, task: Task, found: Mapping[str, list[str]]) -> DatasetDict:
     every = [path for paths in found.values() for path in paths]
     for path in every:
-        files.check("dataset_name, with", path, READERS)
+        files.check("a file of dataset_name", path, READERS)
     readers = {READERS[Path(path).suffix.lower()] for path in every}
     return local.read_files(_only(readers, "dataset_name", str(folder)), found, task.text_columns)
 
@@ -205,33 +205,3 @@ def _only(readers: set[str], argument: str, value: object) -> str:
     if len(readers) > 1:
         raise refusal(argument, value, "files of one format", "Convert them to one of these.")
     return readers.pop()
-
-
-def _infer_task(rows: DatasetDict, family: str) -> Task:
-    """A task from a table: the column ``label``, and of the others one or two with text."""
-    features = rows["train"].features if "train" in rows else {}
-    kinds = {name: columns.kind(feature) for name, feature in features.items()}
-    texts = [n for n, k in kinds.items() if n != "label" and k in columns.TEXT_KINDS]
-    if "label" not in features or not 1 <= len(texts) <= 2:
-        known = listed(f"{name} ({kind})" for name, kind in kinds.items())
-        own = local.files_of(rows["train"]) if "train" in rows else []
-        raise refusal(
-            " ".join(("train_file", *map(str, own))),
-            Words(f"a table with the columns {known}") if features else None,
-            "a file with the column label and one or two columns of text (string), parted by "
-            "commas if it is csv",
-            "Rename its columns, drop those that are not to be read, or choose a task_name.",
-        )
-    names = labels.own_names("train", rows["train"], "label")
-    is_score = names is None
-    return Task(
-        name=labels.OWN_FILES,
-        family=family,
-        objective="regress" if is_score else "classify",
-        text_columns=tuple(texts),
-        label_names=names or (),
-        metrics=(metrics.PEARSON, metrics.SPEARMANR) if is_score else (metrics.ACCURACY,),
-        main_metric="pearson" if is_score else "accuracy",
-        submits_names=not is_score,
-        builder=lambda: rows,
-    )

@@ -41,7 +41,7 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     task, rows = sources.read(
         arguments,
         FAMILY,
-        infer=lambda rows, family: own_task(rows),
+        infer=own_task,
         named=lambda name: own_task(dataset_name=name),
         adapt=partial(_with_flags, arguments),
     )

@@ -8,10 +8,12 @@ has trained on without reading it. What is kept at a time are the row groups of 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +34,24 @@ from finetune.terminal import tqdm
 from tasks import Task
 
 DIGITS = 16
-READERS = 16  # files whose ends are read at once
-REMOTE = "://"
+READERS = 16  # files that are read at once
+SMALL = 16  # bytes a row of a column, labels say, that a digest reads whole
+SAMPLE = 4096  # bytes that it reads of another column, in the middle of each row group
+REMOTE, HUB = "://", "hf://"
 
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A parquet file: its path or address, its bytes, and what it says of itself."""
+    """A parquet file: its path or address, its bytes, and what it says of itself.
+
+    ``blob`` is what a hub names the file's content by; None where only reading it can tell.
+    """
 
     name: str
     size: int
     footer: pq.FileMetaData
+    footer_bytes: bytes
+    blob: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,15 +120,23 @@ class Streamed:
     def sample(self) -> Dataset:
         """The first row, as `datasets` has it."""
         table = self._table(self.groups[0], None)[:1]
-        table = cast_table_to_schema(table, self.features.arrow_schema)
         return Dataset(InMemoryTable(table), info=DatasetInfo(features=self.features))
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Of what the files say of themselves: where each column's values lie, and their sizes."""
+        """Of the rows, without reading them all.
+
+        Of a hub's files it is of what the hub names their content by. Of other files it is of
+        their footers, of the small columns (the labels), and of a part of the other columns in
+        each row group.
+        """
+        parts: dict[File, list[Group]] = {}
+        for group in self.groups:
+            parts.setdefault(group.file, []).append(group)
         total = hashlib.sha256(repr([(g.number, g.rows) for g in self.groups]).encode())
-        for file in self._files():
-            total.update(repr(list(_chunks(file.footer))).encode())
+        with ThreadPoolExecutor(READERS) as pool:
+            for found in pool.map(partial(_content, columns=self.columns), parts.values()):
+                total.update(found)
         return total.hexdigest()[:DIGITS]
 
     def origin(self) -> dict[str, Any]:
@@ -157,7 +174,10 @@ class Streamed:
         try:
             with fsspec.open(known.name) as stream:
                 file = pq.ParquetFile(stream, metadata=known.footer, pre_buffer=True)
-                return file.read_row_group(group.number, columns)
+                table = file.read_row_group(group.number, columns)
+            # Words become the numbers of the classes; a column that this file lacks has no values.
+            features = Features({name: self.features[name] for name in columns or self.features})
+            return cast_table_to_schema(table, features.arrow_schema)
         except Exception as error:  # of pyarrow, of the file system or of the hub
             raise _unreadable(
                 known.name, f"Row group {group.number + 1}: {reason(error)}"
@@ -251,7 +271,9 @@ def opened(files: Sequence[str], features: Features | None = None) -> Streamed:
     ]
     if not groups:
         raise refusal("the training files", list(files), "a row or more", "Add rows.")
-    own = groups[0].file.footer.schema.to_arrow_schema()
+    schemas = {file.name: file.footer.schema.to_arrow_schema() for file in found}
+    local.check_class_names(schemas, features)
+    own = schemas[groups[0].file.name]
     return Streamed(groups, features or Features.from_arrow_schema(own))
 
 
@@ -259,19 +281,46 @@ def _file(name: str) -> File:
     try:
         system, path = fsspec.url_to_fs(name)
         with system.open(path) as stream:
-            return File(name, system.size(path), pq.read_metadata(stream))
+            footer = pq.read_metadata(stream)
+            stream.seek(-footer.serialized_size - len("size") - len("PAR1"), os.SEEK_END)
+            end = stream.read()
+        # The list of a hub's folder, which is kept, names the content of each file.
+        listed = system.ls(path.rpartition("/")[0], detail=True) if name.startswith(HUB) else ()
+        blobs = {each["name"]: each.get("blob_id") for each in listed}
+        return File(name, system.size(path), footer, end, blobs.get(path))
     except Exception as error:  # of pyarrow, of the file system or of the hub
         raise _unreadable(name, reason(error)) from None
 
 
-def _chunks(footer: pq.FileMetaData) -> Iterator[tuple[str | int, ...]]:
-    """Of each column in each row group what every version of pyarrow says alike."""
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for place in range(group.num_columns):
-            found = group.column(place)
-            sizes = (found.num_values, found.total_compressed_size, found.total_uncompressed_size)
-            yield (found.path_in_schema, *sizes, found.data_page_offset)
+def _content(groups: Sequence[Group], columns: Mapping[str, str]) -> bytes:
+    """A digest of a file's row groups, of these columns or of all (`Streamed.digest`)."""
+    file = groups[0].file
+    if file.blob is not None:
+        return file.blob.encode()
+    total = hashlib.sha256(file.footer_bytes)
+    try:
+        with fsspec.open(file.name) as stream:
+            for start, size in _parts(groups, columns):
+                stream.seek(start)
+                total.update(stream.read(size))
+    except Exception as error:  # of the file system
+        raise _unreadable(file.name, reason(error)) from None
+    return total.digest()
+
+
+def _parts(groups: Sequence[Group], columns: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """Where the bytes that tell one content from another begin, and how many they are."""
+    for number in (group.number for group in groups):
+        group = groups[0].file.footer.row_group(number)
+        for chunk in map(group.column, range(group.num_columns)):
+            path = chunk.path_in_schema  # of a column, or of a part of it
+            if columns and not any(f"{path}.".startswith(f"{name}.") for name in columns):
+                continue
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            size = chunk.total_compressed_size
+            if size > max(SMALL * group.num_rows, SAMPLE):
+                start, size = start + (size - SAMPLE) // 2, SAMPLE
+            yield start, size
 
 
 def _unreadable(name: str, said: str) -> Refused:
@@ -296,4 +345,5 @@ def _whole(name: str, paths: Sequence[str], features: Features | None) -> Datase
         rows = load_dataset("parquet", data_files={name: list(paths)}, split=name)
     else:
         rows = local.read_files("parquet", {name: [Path(path) for path in paths]})[name]
+        local.check_class_names({path: pq.read_schema(path) for path in paths}, features)
     return rows if features is None else rows.cast(features)

@@ -251,7 +251,7 @@ def _local_config(dataset_name: str | None, task: Task) -> str | None:
     return None
 
 
-def _infer_task(arguments: LanguageDataArguments, rows: DatasetDict, family: str) -> Task:
+def _infer_task(arguments: LanguageDataArguments, rows: DatasetDict) -> Task:
     """A task of own files: their text column, and a line break after each row of a table."""
     features = next(iter(rows.values())).features
     columns = [name for name, kind in features.items() if "string" in str(kind)]

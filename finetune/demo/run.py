@@ -1,9 +1,9 @@
 """The main job on a small scale, with no network: `make demo`.
 
 Fine-tunes the shipped checkpoints and prints one table: a BERT on sentences, plainly and with every
-registered graph filter; then a GPT-2 on text, a T5 on code and a wav2vec 2.0 on Morse code briefly,
-and from nothing a ViT on images, plainly and with GFSA. All runs of a script have the recipe beside
-this file; only the filter's flags differ.
+arm of finetune/arms/fine-tuning.yaml; then a GPT-2 on text, a T5 on code and a wav2vec 2.0 on Morse
+code briefly, and from nothing a ViT on images, plainly and with GFSA. All runs of a script have the
+recipe beside this file; only the filter's flags differ.
 
 The first run is started with `accelerate launch`, as you would start yours. The others call the
 same script's `main` in worker processes, one for each core, with one thread each. So torch is
@@ -43,10 +43,12 @@ MOST_WORKERS = 4  # each takes a gigabyte of memory
 # What the arms of finetune/arms/fine-tuning.yaml are called; others go by their names.
 TITLES = {
     NO_VARIANT: "plain attention",
+    "gain": "a gain a head, from 1",
+    "degree1": "degree 1, learned from A",
     "gfsa": "GFSA, w_K learned from 0",
     "laplacian": "A - I, step learned from 0",
     "plat": "p-LaT, p learned from 2",
-    "polynomial": "polynomial, learned from A",
+    "polynomial": "degree 2, learned from A",
 }
 CAPTION = (
     "Every filter starts as plain attention and learns from there. One seed shows that they all "
@@ -128,8 +130,8 @@ def planned() -> list[Run]:
 def shown_attentions() -> Iterator[tuple[str, dict[str, Any]]]:
     """Titles and flags: the arms of fine-tuning.yaml."""
     path = ROOT / "finetune" / "arms" / "fine-tuning.yaml"
-    for variant, flags in recipes.load("arms", str(path), "name: {flag: value}").items():
-        yield TITLES.get(variant, variant), {"variant": variant, **flags}
+    for arm, flags in recipes.load("arms", str(path), "name: {flag: value}").items():
+        yield TITLES.get(arm, arm), {"variant": arm, **flags}
 
 
 def launch(run: Run) -> None:

@@ -10,7 +10,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from finetune.settings.training import LAST
 
 logger = get_logger(__name__)
 STATE = "state.json"
-FORMAT = 2  # 1: the model's configuration was told with the versions that wrote it
+FORMAT = 2
 _NAME = re.compile(r"step_(\d+)")
 
 
@@ -124,7 +124,7 @@ def find(asked: str, folder: Path) -> Path:
 def load(
     accelerator: Accelerator,
     path: Path,
-    fingerprint: Callable[[int], Mapping[str, Any]],
+    fingerprint: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Restore model, optimizer, schedule, scaler and random states; returns the progress.
@@ -132,15 +132,14 @@ def load(
     Args:
         accelerator: what has prepared the model and the others.
         path: the checkpoint.
-        fingerprint: of this run, in the format of which the number is given.
+        fingerprint: of this run.
         defaults: of the flags, since an earlier version may have lacked some of them.
 
     Raises ``CheckpointError`` if the checkpoint is of a run with other settings, model or data.
     """
     state = _state(path)
-    if state["format"] in range(1, FORMAT + 1):
-        now = fingerprint(state["format"])
-        found = differences(state["fingerprint"], now, defaults)
+    if state["format"] == FORMAT:
+        found = differences(state["fingerprint"], fingerprint, defaults)
     else:
         found = [f"format: {state['format']} -> {FORMAT}"]
     if found:
@@ -149,7 +148,7 @@ def load(
             f"{'; '.join(found)}. Allowed: the same model, variant, data, seed and settings. "
             "Give those of the checkpoint, or start anew in another output_dir."
         )
-    accelerator.load_state(str(path))
+    restore(accelerator, path)
     _check_random_states(path, accelerator.process_index)
     others = differences(state.get("conditions", {}), conditions())
     if others:
@@ -158,6 +157,22 @@ def load(
             "weights may differ in their last digits from those of a run that never stopped."
         )
     return state["progress"]
+
+
+def restore(accelerator: Accelerator, path: Path) -> None:
+    """Load what accelerate saved there.
+
+    Raises ``CheckpointError`` if a file holds something else.
+    """
+    try:
+        accelerator.load_state(str(path))
+    except Exception as error:
+        # Whatever a file raises that is no plain data: UnpicklingError, KeyError, RuntimeError ...
+        raise CheckpointError(
+            f"resume_from_checkpoint is {str(path)!r}, which cannot be loaded "
+            f"({type(error).__name__}; --debug shows where); allowed: what a run has saved. "
+            "Continue from another checkpoint, or start anew."
+        ) from error
 
 
 def conditions() -> dict[str, Any]:

@@ -44,17 +44,6 @@ def fingerprint(
     return _plain(found)
 
 
-def as_told_by(version: int, found: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
-    """The fingerprint as the format of an earlier version's checkpoints has it."""
-    if version > 1:
-        return dict(found)
-    # Format 1, of hf_graphattn 0.1.0, told the versions with the model's configuration.
-    config = model_config.to_dict()
-    if config.get("graph_attn"):
-        config["graph_attn"] = config["graph_attn"] | {"hf_graphattn": "0.1.0"}
-    return {**found, MODEL: _config_digest(config)}
-
-
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> list[str]:
@@ -86,11 +75,8 @@ def faults(
     """
     found = {**_plain(defaults), **wrote["settings"]}
     now = {name: value for name, value in _plain(asked).items() if name in found}
-    if FILTER_RATE in now and wrote.get("filter_scalars"):
-        # A rate that was not given was in 0.1.0 that of all parameters.
-        for settings, rate in ((found, found["learning_rate"]), (now, DEFAULT_FILTER_RATE)):
-            if settings[FILTER_RATE] is None:
-                settings[FILTER_RATE] = rate
+    if wrote.get("filter_scalars") and FILTER_RATE in now and now[FILTER_RATE] is None:
+        now[FILTER_RATE] = DEFAULT_FILTER_RATE  # as results have it where no flag is given
     return differences({name: found[name] for name in now}, now)
 
 

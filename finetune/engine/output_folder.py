@@ -31,13 +31,13 @@ from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
 from finetune.settings.schema import Settings
 from finetune.settings.training import LAST
-from hf_graphattn.usage import IMAGE, SOUND
+from hf_graphattn.card import EXAMPLE_FILES
 
 LOCK = ".run.lock"  # beside that of whoever starts a run and waits for it
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_[0-9]*")
 # They would be read with the new run's weights, where one of the two is an adapter.
 CONFIGS = ("config.json", "generation_config.json", "adapter_config.json")
-CARD = ("README.md", IMAGE, SOUND)
+CARD = ("README.md", *EXAMPLE_FILES.values())
 UNFINISHED = (".*.part", ".*.former")
 TENSORBOARD = ("events.out.tfevents*", "hparams.yml")  # in a folder with the family's name
 

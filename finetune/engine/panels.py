@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
+from finetune.data.wording import listed
 from finetune.engine.display import duration
 from finetune.engine.predictions import constant, evaluated, only_answer
 from finetune.engine.results import RESULTS, machine_name, read_json
@@ -39,6 +40,8 @@ def opening(trainer: Trainer, family: str) -> str:
     settings = trainer.settings
     rows = [
         ("task", _task(trainer)),
+        ("columns", ", ".join(f"{x} <- {name}" for x, name in trainer.task.columns.items())),
+        ("labels", _labels(trainer)),
         ("model", _model(trainer)),
         *_filter(trainer),
         *(_otherwise(trainer) if settings.train.do_eval_only else _training(trainer)),
@@ -72,6 +75,17 @@ def _task(trainer: Trainer) -> str:
     if trainer.settings.train.do_predict:
         counts += [f"{len(x.dataset)} {name}" for name, x in trainer.test.items()]
     return f"{trainer.task.name}; rows: {', '.join(counts)}"
+
+
+def _labels(trainer: Trainer) -> str:
+    """How many rows of the first split that is read have each label."""
+    if trainer.task.objective == "regress":
+        return "numbers: regression"
+    split = trainer.task.train_split
+    if trainer.settings.train.do_eval_only:
+        split = trainer.task.validation_splits[0].name
+    counts = trainer.data_origin[split].get("labels", {})
+    return listed(f"{name} {count}" for name, count in counts.items())
 
 
 def _model(trainer: Trainer) -> str:
@@ -192,15 +206,7 @@ def _constant(trainer: Trainer) -> Iterator[Row]:
     for path in evaluated(trainer.folder).values():
         answer = only_answer(path)
         if answer is not None:
-            yield "warning", f"{constant(_named(trainer, answer))} ({path.name})"
-
-
-def _named(trainer: Trainer, answer: str) -> str:
-    """An answer of a file of predictions: a class by its name."""
-    names = trainer.task.label_names  # scores and texts have none
-    if answer.isdecimal() and int(answer) < len(names):
-        return names[int(answer)]
-    return answer
+            yield "warning", f"{constant(answer)} ({path.name})"
 
 
 def _time(results: Mapping[str, Any]) -> str:

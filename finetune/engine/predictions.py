@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from finetune.data.wording import one_line
 from finetune.engine import storage
 from tasks import Split, Task
 
@@ -23,15 +25,24 @@ def write_answers(task: Task, split: Split, answers: np.ndarray, folder: Path) -
 
 
 def write_evaluated(
-    split: Split, predictions: np.ndarray, references: np.ndarray, folder: Path
+    split: Split,
+    predictions: np.ndarray,
+    references: np.ndarray,
+    folder: Path,
+    names: Sequence[str] = (),
 ) -> None:
     """``eval_predictions<suffix>.tsv``: index, prediction and label of each example of a split.
 
     Labels by their number, scores to the last digit: for tests that compare two runs by example.
+    Where classes have ``names``, two more columns have these.
     """
-    rows = zip(predictions.tolist(), references.tolist(), strict=True)
-    lines = [f"{i}\t{value}\t{label}" for i, (value, label) in enumerate(rows)]
-    text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
+    head = ["index", "prediction", "label"]
+    rows = list(zip(predictions.tolist(), references.tolist(), strict=True))
+    if names:
+        head += ["prediction_name", "label_name"]
+        rows = [(*row, *(_named(names, number) for number in row)) for row in rows]
+    lines = ["\t".join(map(str, (i, *row))) for i, row in enumerate(rows)]
+    text = "\n".join(["\t".join(head), *lines]) + "\n"
     storage.write_text(folder / EVALUATED.format(split.key_suffix), text)
 
 
@@ -43,11 +54,16 @@ def evaluated(folder: Path) -> dict[str, Path]:
 
 
 def only_answer(path: Path) -> str | None:
-    """The answer that all rows of such a file got, though their labels differ; else None."""
+    """The answer that all rows of such a file got, though their labels differ; else None.
+
+    A class is told by its name, where the file has names.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     answers, labels = ({row[name] for row in rows} for name in ("prediction", "label"))
-    return answers.pop() if len(answers) == 1 and len(labels) > 1 else None
+    if len(answers) != 1 or len(labels) < 2:
+        return None
+    return rows[0].get("prediction_name", rows[0]["prediction"])
 
 
 def constant(answer: str) -> str:
@@ -61,4 +77,9 @@ def _submitted(task: Task, value: Any) -> str:
     if task.objective == "regress":
         low, high = task.score_range or (-math.inf, math.inf)
         return f"{min(max(value, low), high):.3f}"
-    return task.label_names[int(value)] if task.submits_names else str(int(value))
+    return _named(task.label_names, int(value)) if task.submits_names else str(int(value))
+
+
+def _named(names: Sequence[str], number: int) -> str:
+    """A class's name in one cell; a generated text that is no label has none."""
+    return one_line(names[number]) if 0 <= number < len(names) else ""

@@ -37,9 +37,8 @@ class Progress:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Progress:
-        """As a checkpoint has it; what earlier versions kept beside the history is in it."""
-        known = {"train_seconds": sum(saved["step_seconds"]), **saved}  # 0.1.0 did not keep it
-        return cls(**{f.name: known[f.name] for f in fields(cls) if f.name in known})
+        """As a checkpoint has it."""
+        return cls(**{f.name: saved[f.name] for f in fields(cls) if f.name in saved})
 
     def take(self, metrics: Mapping[str, float]) -> None:
         """Take an evaluation into the history; the sums of the training loss begin anew.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,22 +10,26 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCard, get_token
+from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard, get_token
+from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 
 import hf_graphattn as ga
 import tasks
+from finetune.engine.results import RESULTS
 from finetune.errors import Refused, refusal
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Settings
 from hf_graphattn.adapters import is_adapted
-from hf_graphattn.card import checked_id, hub_id, license_of, plain_card
-from hf_graphattn.usage import IMAGE, SOUND, save_example
+from hf_graphattn.card import EXAMPLE_FILES, license_of, plain_card, save_example
+from hf_graphattn.checkpoints import checked_id, hub_id
 from tasks import Task
 
 # The hub's words for what a model does; labels are of a text or of an image.
 OF_OBJECTIVES = {"lm": "text-generation", "ctc": "automatic-speech-recognition"}
 # What training leaves beside the model, and what is of no use to those who load it.
 NOT_PUSHED = ["step_*", "*.part", "*.lock", "eval_predictions*", "logs/*", "*events.out.*"]
+NOT_PUSHED += ["*hparams.yml"]  # TensorBoard's, with all settings
+ADAPTER = "adapter_config.json"
 
 
 def repository(settings: Settings[Any, Any]) -> str:
@@ -124,18 +129,55 @@ def push(
 
     Raises ``Refused`` if that fails; the folder is whole.
     """
-    for name in (IMAGE, SOUND):
+    for name in EXAMPLE_FILES.values():
         (folder / name).unlink(missing_ok=True)
     if card is not None:
         save_example(example, folder)
         card.save(folder / "README.md")
-    with _told(f"{folder} is whole, but could not be pushed (`hf upload {repo_id} {folder}` will)"):
-        return HfApi().upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
-            ignore_patterns=NOT_PUSHED,
-            commit_message=message,
-        )
+    return upload(folder, repo_id, message)
+
+
+def upload(folder: str | Path, repo_id: str, message: str = "A run") -> str:
+    """Upload what a run saved, as it is, in one commit; returns its address.
+
+    Raises ``Refused`` if that fails.
+    """
+    code = f"from finetune.engine.publishing import upload; upload({str(folder)!r}, {repo_id!r})"
+    with _told(f'{folder} is whole, but could not be pushed (`python -c "{code}"` will)'):
+        return HfApi().create_commit(repo_id, additions(Path(folder)), commit_message=message)
+
+
+def additions(folder: Path) -> list[CommitOperationAdd]:
+    """The files to push; of a path on this machine they tell only how it ends: ``.../name``."""
+    names = (p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*")) if p.is_file())
+    pushed = filter_repo_objects(names, ignore_patterns=[*NOT_PUSHED, *DEFAULT_IGNORE_PATTERNS])
+    found: dict[str, Path | bytes] = {name: folder / name for name in pushed}
+    for name in {RESULTS, ADAPTER} & set(found):
+        values = json.loads((folder / name).read_text("utf-8"))
+        found[name] = (json.dumps(_without_paths(values), indent=2) + "\n").encode()
+        base = values.get("base_model_name_or_path")
+        if base and "README.md" in found:  # PEFT's card names it too
+            card = (folder / "README.md").read_text("utf-8")
+            found["README.md"] = card.replace(base, _without_paths(base)).encode()
+    return [CommitOperationAdd(name, content) for name, content in found.items()]
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            shown = _without_paths(key)
+            # Two files of different folders may have one name.
+            shown = f"{shown} ({len(found) + 1})" if shown in found else shown
+            found[shown] = _without_paths(item)
+        return found
+    if isinstance(value, list):
+        return [_without_paths(item) for item in value]
+    if not isinstance(value, str) or not {"/", os.sep} & set(value):
+        return value
+    path = Path(value).expanduser()
+    is_here = path.is_absolute() or value.startswith(".") or os.path.lexists(path)
+    return f".../{path.name}" if is_here else value
 
 
 @contextmanager

@@ -81,7 +81,8 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
         | trainer.objective.facts()
         | moved
         | {"peak_memory_bytes": peak_memory(accelerator)}
-        | {"greater_is_better": trainer.directions, "data": trainer.data_origin}
+        | {"greater_is_better": trainer.directions}
+        | {"data": trainer.data_origin, "columns": trainer.task.columns}
         | {"settings": settings.flat() | {FILTER_RATE: rate}, **origin(accelerator)}
     )
     if accelerator.is_main_process:

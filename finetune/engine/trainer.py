@@ -21,7 +21,7 @@ from transformers import get_scheduler
 from finetune.data.loaders import Loaders
 from finetune.engine import checkpoints, predictions
 from finetune.engine.display import Display
-from finetune.engine.fingerprint import as_told_by, fingerprint
+from finetune.engine.fingerprint import fingerprint
 from finetune.engine.progress import Progress, Selection, StepLog
 from finetune.engine.updates import Portion, Updates, plan
 from finetune.errors import DivergedError
@@ -99,13 +99,8 @@ class Trainer:
         Raises ``CheckpointError`` if there is none, it is damaged, or of another run.
         """
         path = checkpoints.find(asked, self.folder)
-        config = self.accelerator.unwrap_model(self.model).config
-        found = checkpoints.load(
-            self.accelerator,
-            path,
-            lambda version: as_told_by(version, self.fingerprint, config),
-            self.settings.defaults(),
-        )
+        defaults = self.settings.defaults()
+        found = checkpoints.load(self.accelerator, path, self.fingerprint, defaults)
         self.progress, self._resumed_from = Progress.of(found), path
         logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
 
@@ -142,7 +137,11 @@ class Trainer:
                 self._has_predictions = True
                 if self.accelerator.is_main_process:
                     predictions.write_evaluated(
-                        split, measured.predictions, measured.references, self.folder
+                        split,
+                        measured.predictions,
+                        measured.references,
+                        self.folder,
+                        self.task.label_names,
                     )
         self.eval_seconds = time.perf_counter() - start
         return found
@@ -255,7 +254,8 @@ class Trainer:
         best, progress = self.progress.best_name, self.progress
         is_evaluated = self._has_predictions is not None
         if best is not None and best != checkpoints.name_of(progress.step):
-            self.accelerator.load_state(str(checkpoints.find(str(self.folder / best), self.folder)))
+            found = checkpoints.find(str(self.folder / best), self.folder)
+            checkpoints.restore(self.accelerator, found)
             logger.info(f"best evaluation: {best}; its weights are tested and saved")
             is_evaluated = self._has_predictions is False
         if not is_evaluated:

@@ -55,7 +55,7 @@ def of_comparison(description: str | None) -> argparse.ArgumentParser:
 
 def of_sweep(description: str | None) -> argparse.ArgumentParser:
     """The parser of sweep.py; `parse_known_args` is called on it."""
-    made, add = _parser(description, "what is swept", seeds=3, note="below 4 no intervals")
+    made, add = _parser(description, "what is swept", seeds=3, note="of one no intervals")
     add("--variant", help="The graph filter whose settings are swept; none is plain attention.")
     add(
         "--space",

@@ -12,7 +12,7 @@ from finetune.experiments import executors, metrics, pool, report
 from finetune.experiments.experiment import Experiment
 from finetune.experiments.grid import Cell
 from finetune.experiments.search import Study
-from finetune.experiments.statistics import LEAST_RESAMPLED, limits
+from finetune.experiments.statistics import LEAST_PAIRS, limits
 from finetune.experiments.work import Options
 from finetune.plurals import many
 
@@ -78,8 +78,8 @@ def announce(asked: Experiment, cells: Sequence[Cell]) -> None:
         if asked.given.trials:
             said = f"{asked.given.trials} trials of {what}"
         said += f"; {many(len(seeds), 'seed')}"
-        if len(seeds) < LEAST_RESAMPLED and asked.arms:
-            warning = f"differences have intervals from {LEAST_RESAMPLED} seeds on."
+        if len(seeds) < LEAST_PAIRS and asked.arms:
+            warning = f"differences have intervals from {LEAST_PAIRS} seeds on."
     file = sys.stderr if asked.given.dry_run else sys.stdout
     print(said, *([f"Before you wait: {warning}"] if warning else []), sep="\n", file=file)
 

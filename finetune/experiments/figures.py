@@ -32,7 +32,7 @@ MARKED = 20  # a curve of at most so many points has a marker at each
 
 def looks_of(arms: Sequence[ArmResult]) -> dict[str, Look]:
     """The look of each arm, by its name and its variant."""
-    return looks({arm.name: str(arm.flags.get("variant", arm.name)) for arm in arms})
+    return looks({arm.name: arm.variant for arm in arms})
 
 
 def frame(arms: Sequence[ArmResult]) -> pd.DataFrame:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
 from typing import Any
 
+import hf_graphattn as ga
 from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results, greater_is_better, in_words, metric_name
-from finetune.experiments.statistics import Interval, bootstrap_interval, holm, permutation_p
+from finetune.experiments.statistics import Interval, holm, permutation_p, t_interval
+from finetune.settings import variants
+from finetune.settings.groups import FILTER_RATE
 
 SCALARS, MOVED = "filter_scalars", "filter_max_moved"
 STEP, MEMORY = "seconds_per_step", "peak_memory_bytes"
@@ -23,7 +27,7 @@ class Paired:
 
     Attributes:
         differences: arm minus baseline, by seed, of the seeds that both have.
-        interval: of their mean; None below four seeds.
+        interval: of their mean; None of one seed.
         p: two-sided, of the exact paired permutation test.
         corrected_p: the same after Holm's correction over all tasks and arms compared.
         better: how many seeds are better than the baseline, in the metric's direction.
@@ -60,6 +64,11 @@ class ArmResult:
     missing: dict[int, str] = field(default_factory=dict)
     typical: Mapping[str, float | None] = field(default_factory=dict)
     paired: Paired | None = None
+
+    @property
+    def variant(self) -> str:
+        """The graph filter of its runs."""
+        return str(self.flags.get("variant", self.name))
 
     @property
     def mean(self) -> float:
@@ -170,6 +179,43 @@ def against_baseline(found: Iterable[TaskResult]) -> list[TaskResult]:
     return [replace(task, arms=list(map(with_pair, task.arms, pairs))) for task, pairs in tasks]
 
 
+def against_degree_1(found: Iterable[TaskResult]) -> list[TaskResult]:
+    """The arms of several passes compared to one of degree 1, c_0 V + c_1 A V; none without one.
+
+    What one pass does as well is not due to a filter's A^2. Of several arms of degree 1 it is the
+    one whose scalars have the same learning rate, or each where none has. p is corrected over these
+    comparisons alone.
+    """
+    compared = []
+    for task in found:
+        controls = [arm for arm in task.arms if _is_degree_1(arm)]
+        rates = [arm.flags.get(FILTER_RATE) for arm in controls]
+        for control, same in zip(controls, rates, strict=True):
+            arms = [
+                arm
+                for arm in task.arms[1:]
+                if _passes(arm) > 1
+                and ((rate := arm.flags.get(FILTER_RATE)) == same or rate not in rates)
+            ]
+            if arms and control is not task.arms[0]:
+                compared.append(replace(task, arms=[control, *arms]))
+    return against_baseline(compared)
+
+
+def _is_degree_1(arm: ArmResult) -> bool:
+    return arm.variant == "polynomial" and len(arm.flags.get("coefficients", ())) == 2
+
+
+def _passes(arm: ArmResult) -> int:
+    """How often the arm's filter attends; a variant that is not registered here counts once."""
+    if arm.variant not in ga.variant_configs():
+        return 1
+    own = {n: v for n, v in arm.flags.items() if n in variants.settings_of(arm.variant)}
+    heads = math.lcm(*(len(v) or 1 for v in own.values() if isinstance(v, list | tuple)))
+    config = variants.config_of(arm.variant, own)
+    return 1 + config.build(heads).operands if config else 1
+
+
 def _arm(
     cells: Sequence[Cell], metric: str, done: Mapping[str, Results], missing: Mapping[str, str]
 ) -> ArmResult:
@@ -193,4 +239,4 @@ def _paired(task: TaskResult, arm: ArmResult) -> Paired | None:
     values = list(differences.values())
     p, sign = permutation_p(values), 1 if task.greater_is_better else -1
     better = sum(sign * value > 0 for value in values)
-    return Paired(differences, bootstrap_interval(values), p, p, better)
+    return Paired(differences, t_interval(values), p, p, better)

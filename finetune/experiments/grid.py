@@ -15,7 +15,7 @@ from finetune.experiments.runs import Run
 from finetune.experiments.scripts import Script
 from finetune.settings import recipes
 
-OWN_DATA = "run"  # where a task's name would be, of one's own files
+OWN_DATA = "run"  # the folder where a task's would be, of one's own files
 PER_RUN = ("variant", "seed", "output_dir")  # each run has its own
 # What is said per run, and what would make runs that cannot be compared.
 NOT_COMMON = (
@@ -26,12 +26,16 @@ NOT_COMMON = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the grid."""
+    """One run of the grid.
+
+    ``task`` is the name of its task, or with ``is_own`` that of someone's own file or folder.
+    """
 
     task: str
     arm: Arm
     seed: int
     run: Run
+    is_own: bool = False
 
 
 def common_flags(
@@ -86,10 +90,11 @@ def plan(
             asked.append((arm, flags, settings))
     cells = []
     for seed, (arm, flags, settings) in itertools.product(seeds, asked):
-        task = settings.data.task_name or OWN_DATA
-        name = f"{task}/{arm.name}/seed-{seed}"
+        task = settings.data.task_name
+        name = f"{task or OWN_DATA}/{arm.name}/seed-{seed}"
         deciding = json.loads(json.dumps(settings.deciding()))  # as a run's results have them
         own = {"seed": seed}
         run = Run(name, script.path, folder / name, {**flags, **own}, deciding | own)
-        cells.append(Cell(task, arm, seed, run))
+        shown = task or settings.data.own_name or OWN_DATA
+        cells.append(Cell(shown, arm, seed, run, is_own=task is None))
     return cells

@@ -15,7 +15,7 @@ import tasks
 from finetune.data import sources
 from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
-from finetune.experiments.grid import OWN_DATA, Cell
+from finetune.experiments.grid import Cell
 from finetune.experiments.runs import METRIC, Run
 from finetune.experiments.scripts import Script
 from tasks import Split, Task, metrics
@@ -70,6 +70,7 @@ def measure(
         told = _told_before(folder, _evaluated(asked))
         if told is not None or (report_only and not Path(asked).exists()):
             return Measure(asked, {METRIC: told} if told else {})
+        metrics.check_trusted([asked], common.get("trust_remote_code", False))
         for task in filter(None, known):
             sources.with_metrics(task, [asked])  # every task can have it
         metric, *_ = metrics.load([asked])
@@ -182,7 +183,7 @@ def _evaluated(name: str) -> str:
 
 
 def _task(cell: Cell) -> Task | None:
-    return None if cell.task == OWN_DATA else tasks.get(cell.task, cell.run.script.stem)
+    return None if cell.is_own else tasks.get(cell.task, cell.run.script.stem)
 
 
 def _told_before(folder: Path, key: str) -> list[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import closing
@@ -16,7 +17,9 @@ from finetune.experiments import work
 from finetune.experiments.executors import Local
 from finetune.experiments.runs import TAIL, Run
 from finetune.experiments.work import DONE, FAILED, Options, Outcome
+from finetune.settings.variants import NO_VARIANT
 
+TASK = "task_name"
 ARRIVAL = 90.0  # seconds that results need at most to be seen here; NFS looks after 60
 
 
@@ -59,7 +62,8 @@ def execute(
         say: takes a line for each run that ends, and the log's end of one that failed.
         shown: what that line says of a finished run.
 
-    Raises ``ValueError`` before anything starts if a folder holds a run with other settings.
+    Raises ``ValueError`` before anything starts if a folder holds a run with other settings, and
+    ``Refused`` once it is clear that every run is refused.
     """
     if executor is None:
         with Local() as own:
@@ -67,7 +71,7 @@ def execute(
     check(wanted)
     _tidy(wanted, options.keep_models, say)
     waiting, missing = [run for run in wanted if not run.is_done()], {}
-    before = len(wanted) - len(waiting)
+    before, refused = len(wanted) - len(waiting), defaultdict[str, list[Run]](list)
     seconds: list[float] = []  # of each run that was done here
     if before:
         say(f"{before} of {len(wanted)} runs were done before")
@@ -81,6 +85,10 @@ def execute(
                 text += f"; {tqdm.format_interval(outcome.seconds)}"
                 text += _left(len(wanted) - ended, seconds, getattr(executor, "at_once", None))
             say(f"[{ended}/{len(wanted)}] {run.name}: {text}")
+            if outcome.refusal and not seconds:
+                refused[outcome.refusal].append(run)
+                if _is_met_by_all(refused[outcome.refusal], wanted):
+                    raise Refused(f"{run.name}, and every other run: {outcome.refusal}")
     check([run for run in wanted if run.is_done()])  # other processes may have been at work
     still = [run.name for run in waiting if not run.is_done()]
     return {name: missing[name] for name in still if name in missing}
@@ -95,6 +103,17 @@ def _tidy(wanted: Sequence[Run], keep_models: bool, say: Callable[[str], None]) 
     gone = sum(run.is_done() and not run.has_weights() for run in wanted)
     if gone:
         say(f"Of {gone} finished runs the weights are gone: to have them, remove their folders")
+
+
+def _is_met_by_all(refused: Sequence[Run], wanted: Sequence[Run]) -> bool:
+    """Whether what these runs are refused for is in the flags that all have.
+
+    They are of every task, and one is plain, without flags of its own; or they are of two arms.
+    """
+    own = [{n: v for n, v in run.flags.items() if n not in (TASK, "seed")} for run in refused]
+    if {run.flags.get(TASK) for run in refused} != {run.flags.get(TASK) for run in wanted}:
+        return False
+    return any(x.get("variant", NO_VARIANT) == NO_VARIANT or x != own[0] for x in own)
 
 
 def _left(left: int, seconds: Sequence[float], at_once: int | None) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from finetune.experiments.gather import TYPICAL, ArmResult, Paired, TaskResult
+from finetune.experiments.gather import TYPICAL, ArmResult, TaskResult, against_baseline
 from finetune.experiments.grid import Cell
 from finetune.experiments.metrics import Results
 from finetune.experiments.runs import CLOSED
-from finetune.experiments.statistics import Interval
 
 Record = dict[str, Any]
 ORIGIN = {"versions": "versions", "git": "commit", "machine": "machine"}  # keys, and their names
@@ -33,12 +32,17 @@ def as_json(found: Sequence[TaskResult]) -> Record:
 
 
 def results_of(record: Mapping[str, Any]) -> list[TaskResult]:
-    """The results that `as_json` made a record of."""
+    """The results that `as_json` made a record of.
+
+    What is paired is computed from the values: the intervals of earlier records are BCa's.
+    """
     if "tasks" in record:
-        return [_task(x, [_arm(arm, arm["flags"]) for arm in x["arms"]]) for x in record["tasks"]]
+        tasks = [_task(x, [_arm(arm, arm["flags"]) for arm in x["arms"]]) for x in record["tasks"]]
+        return against_baseline(tasks)
     arms = [_arm(x, {"variant": record["variant"]}, x["flags"]) for x in record["settings"]]
-    plain = [] if record["plain"] is None else [_arm(record["plain"], {})]
-    return [_task(record, [*plain, *arms])]
+    if record["plain"] is None:
+        return [_task(record, arms)]
+    return against_baseline([_task(record, [_arm(record["plain"], {}), *arms])])
 
 
 def origin(cells: Sequence[Cell], done: Mapping[str, Results]) -> Record:
@@ -103,13 +107,8 @@ def _arm(
     found: Mapping[str, Any], flags: Mapping[str, Any], setting: Mapping[str, Any] | None = None
 ) -> ArmResult:
     values, missing = _by_seed(found["values"]), _by_seed(found["missing"])
-    # Earlier records have fewer numbers.
-    typical, paired = {name: found.get(name) for name in TYPICAL}, found["paired"]
-    if paired is not None:
-        interval = None if paired["interval"] is None else Interval(**paired["interval"])
-        numbers = (paired[name] for name in ("p", "corrected_p", "better"))
-        paired = Paired(_by_seed(paired["differences"]), interval, *numbers)
-    return ArmResult(found["arm"], values, flags, setting or {}, missing, typical, paired)
+    typical = {name: found.get(name) for name in TYPICAL}  # earlier records have fewer
+    return ArmResult(found["arm"], values, flags, setting or {}, missing, typical)
 
 
 def _by_seed(found: Mapping[str, Any]) -> dict[int, Any]:

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from finetune.errors import refusal
 from finetune.experiments.arms import Arm
 from finetune.experiments.grid import NOT_COMMON
 from finetune.experiments.scripts import Script
-from finetune.settings import variants
+from finetune.settings import recipes, variants
 
 SHIPPED = Path(__file__).parents[1] / "spaces"
 FORM = "`flag: [value, ...]`, for optuna also `flag: {low: 1, high: 2}`, or a list of such spaces"
@@ -105,10 +103,7 @@ def read(text: str, script: Script, variant: str) -> Space:
 
     Raises ``ValueError`` for what is none, and for flags that the script or the variant has not.
     """
-    try:
-        found = yaml.safe_load(_source(text))
-    except yaml.YAMLError as error:
-        raise refusal("space", text, f"YAML, {FORM}", f"Mend it: {error}") from error
+    found = recipes.parsed("space", text, _source(text))
     parts = found if isinstance(found, list) else [found]
     if not parts or not all(isinstance(part, dict) and part for part in parts):
         raise refusal("space", text, FORM, "Name a flag, then a colon and its values.")
@@ -148,9 +143,9 @@ def _slug(value: Any) -> str:
     return re.sub(r"[^\w.+-]", "-", shown(value))
 
 
-def _source(text: str) -> str:
+def _source(text: str) -> str | bytes:
     if Path(text).is_file():
-        return Path(text).read_text("utf-8")
+        return Path(text).read_bytes()
     if text.endswith((".yaml", ".yml")):
         shipped = ", ".join(sorted(f"finetune/spaces/{p.name}" for p in SHIPPED.glob("*.yaml")))
         remedy = "Check the path, or make the file."

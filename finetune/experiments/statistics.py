@@ -1,9 +1,8 @@
-"""What paired differences over seeds show: exact permutation p-values, BCa intervals, Holm."""
+"""What paired differences over seeds show: exact permutation p-values, t intervals, Holm."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,18 +13,18 @@ from finetune.plurals import many
 
 LEVEL = 0.05
 EXACT_UP_TO = 20  # pairs; of more, 2^n sign flips are drawn from
-LEAST_RESAMPLED = 4  # values that a bootstrap interval is made of
+LEAST_PAIRS = 2  # that have a spread
 RESAMPLES = 100_000
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % interval of a mean, and how it was found: BCa, percentile, or all values equal."""
+    """A 95 % interval of a mean, and how it was found: earlier records have BCa."""
 
     low: float
     high: float
-    method: str
+    method: str = "t"
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -70,40 +69,19 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
     return sums
 
 
-def bootstrap_interval(differences: Sequence[float]) -> Interval | None:
-    """95 % interval of the mean by the BCa bootstrap; None below four values.
+def t_interval(differences: Sequence[float]) -> Interval | None:
+    """95 % interval of the mean by Student's t; None of a single value.
 
-    With three values one draw in 27 is the lowest value three times: the interval would be their
-    range. Where all values are equal the interval is that point, and where BCa is not defined it is
-    the percentile interval.
+    It holds the true mean in 95 % of cases where differences are normally distributed, at any
+    number of them. The BCa bootstrap assumes no distribution, but draws from the few values alone:
+    of eight normal ones it holds the mean in 89 % of cases, of eight skewed ones in 86, where
+    Student's holds it in 89 (`benchmarks/interval_coverage.py`).
     """
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < LEAST_RESAMPLED:
+    if len(values) < LEAST_PAIRS:
         return None
-    if np.ptp(values) == 0:
-        return Interval(float(values[0]), float(values[0]), "all equal")
-    scale = np.abs(values).max()
-
-    def mean(drawn: np.ndarray, axis: int) -> np.ndarray:
-        # Metrics come in steps, so draws tie with the mean found; rounding must not part them.
-        return np.round(np.mean(drawn, axis=axis) / scale, 12)
-
-    for method in ("BCa", "percentile"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-            found = stats.bootstrap(
-                (values,),
-                mean,
-                vectorized=True,
-                n_resamples=RESAMPLES,
-                batch=10_000,
-                confidence_level=1 - LEVEL,
-                method=method,
-                rng=np.random.default_rng(SEED),
-            ).confidence_interval
-        if math.isfinite(found.low) and math.isfinite(found.high):
-            break
-    return Interval(float(found.low * scale), float(found.high * scale), method)
+    half = stats.t.ppf(1 - LEVEL / 2, len(values) - 1) * stats.sem(values)
+    return Interval(float(values.mean() - half), float(values.mean() + half))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

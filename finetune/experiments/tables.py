@@ -18,6 +18,7 @@ from finetune.experiments.gather import (
     ArmResult,
     Paired,
     TaskResult,
+    against_degree_1,
 )
 from finetune.experiments.space import shown
 from finetune.experiments.statistics import EXACT_UP_TO
@@ -110,14 +111,25 @@ def comparison_legend(found: Sequence[TaskResult]) -> list[str]:
     corrected = f"Holm's correction over all {count} comparisons, tasks and arms together"
     return [
         "Metric: ↑ greater is better, ↓ less is. Mean and standard deviation over the seeds.",
-        f"Difference: to {found[0].arms[0].name}, paired by seed; its 95 % interval by the BCa "
-        "bootstrap over seeds, too narrow for few of them (with 8 it holds the true mean in some "
-        "88 % of cases).",
+        f"Difference: to {found[0].arms[0].name}, paired by seed; its 95 % interval by "
+        "Student's t over seeds, which holds the true mean in 95 % of cases if differences are "
+        "normally distributed, in fewer if they are not.",
         f"p: two-sided paired permutation test ({exact}); "
         f"{corrected if count > 1 else 'one comparison, nothing to correct for'}.",
+        *_of_degree_1(found),
         "Medians over the runs: seconds a step, and peak memory (of the tensors on a GPU, of the "
         "whole process on a CPU).",
         arms_in_words(found[0].arms),
+    ]
+
+
+def _of_degree_1(found: Sequence[TaskResult]) -> list[str]:
+    held = [arm.name for task in against_degree_1(found) for arm in task.arms[1:]]
+    if not held:
+        return []
+    return [
+        f"{', '.join(dict.fromkeys(held))}: of several passes of attention, so held against degree "
+        "1 as well, c_0 V + c_1 A V, of one; p corrected over these comparisons alone."
     ]
 
 
@@ -179,7 +191,7 @@ def sweep_legend(task: TaskResult) -> list[str]:
         return lines
     lines.append(
         f"Difference to plain attention ({task.plain.name}), paired by seed; its 95 % interval by "
-        "the BCa bootstrap, from 4 seeds on, not corrected for the number of settings."
+        "Student's t, not corrected for the number of settings."
     )
     general = [flag for flag in task.swept if not owners(flag) and flag != FILTER_RATE]
     if general:

@@ -6,21 +6,24 @@ from collections.abc import Sequence
 from statistics import mean
 
 from finetune.experiments.best import leaders, optimism
-from finetune.experiments.gather import NONE, ArmResult, Paired, TaskResult
+from finetune.experiments.gather import NONE, ArmResult, Paired, TaskResult, against_degree_1
 from finetune.experiments.space import described
 from finetune.experiments.statistics import LEVEL, least_shown, pairs_needed, smallest_p
 from finetune.plurals import many
 
 
 def verdicts(found: Sequence[TaskResult]) -> list[str]:
-    """A sentence for each arm but the baselines; of a sweep, what its best setting is worth."""
+    """A sentence for each arm but the baselines; of a sweep, what its best setting is worth.
+
+    An arm of several passes has a second one where there is an arm of degree 1, of one pass.
+    """
     if found[0].settings:
         return sweep_verdicts(found[0])
-    count = comparisons(found)
-    several = len(found) > 1
+    several = len({task.task for task in found}) > 1
     return [
-        (f"{task.task}, " if several else "") + verdict(task, arm, count)
-        for task in found
+        (f"{task.task}, " if several else "") + verdict(task, arm, comparisons(compared))
+        for compared in (found, against_degree_1(found))
+        for task in compared
         for arm in task.arms[1:]
     ]
 

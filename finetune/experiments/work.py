@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import IO
 
 from finetune.engine import locks
+from finetune.engine.progress import LOG as STEPS
 from finetune.engine.results import write_json
+from finetune.errors import ERROR
 from finetune.experiments.runs import CLOSED, LOG, RECORD, Run
 
 DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"
@@ -66,11 +68,13 @@ class Outcome:
         status: ``done``, ``failed``, or ``elsewhere`` where another process works on it.
         reason: in words, of one that is not done; of one that failed with the end of its log.
         seconds: from the start to the end of one that was done here; None of others.
+        refusal: the error of one that was refused before it trained; empty of others.
     """
 
     status: str
     reason: str = ""
     seconds: float | None = None
+    refusal: str = ""
 
 
 def do(run: Run, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
@@ -126,9 +130,13 @@ def _done(run: Run, options: Options, env: Mapping[str, str], lock: int) -> Outc
         locks.write_holder(lock, child.pid)
         code = _waited(child, options.asker)
     if not run.is_done():
-        log = textwrap.indent(run.log_tail(), "    ")
-        reason = f"failed with exit code {code}; the end of {run.folder / LOG}\n{log}"
-        return Outcome(FAILED, reason.rstrip())
+        log = run.log_tail()
+        reason = f"failed with exit code {code}; the end of {run.folder / LOG}\n"
+        reason += textwrap.indent(log, "    ")
+        # A launcher has an exit code, and last words, of its own.
+        told = [line for line in log.splitlines() if line.startswith(ERROR)]
+        refusal = told[-1] if told and not (run.folder / STEPS).exists() else ""
+        return Outcome(FAILED, reason.rstrip(), refusal=refusal)
     seconds = time.monotonic() - began
     run.remove_weights()
     write_json(run.folder / RECORD, record | {CLOSED: seconds})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -23,8 +24,8 @@ import hf_graphattn as ga
 from finetune.errors import near, refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Settings
+from hf_graphattn.checkpoints import SAVE_ONE, is_made_up
 from hf_graphattn.parallel import whole
-from hf_graphattn.usage import SAVE_ONE, is_made_up
 from tasks import Task
 from tasks.refusals import reason
 
@@ -151,18 +152,33 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
 
 
 def _override(config: PreTrainedConfig, overrides: str) -> None:
+    changes = [change.partition("=") for change in overrides.split(",")]
     try:
-        config.update_from_string(overrides)
-    except (ValueError, TypeError) as error:
-        numbers = {
-            name for name, value in config.to_dict().items() if isinstance(value, int | float | str)
+        for name, sign, value in changes:
+            if sign and getattr(config, name, "") is None:  # transformers' own cannot set these
+                setattr(config, name, _scalar(value))
+            else:
+                config.update_from_string(name + sign + value)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        known = {
+            name
+            for name, value in config.to_dict().items()
+            if value is None or isinstance(value, int | float | str)
         }
         raise refusal(
             "config_overrides",
             overrides,
-            f"name=value, parted by commas, of {', '.join(sorted(numbers))}",
-            f"transformers said: {error}.",
+            f"name=value, parted by commas, of {', '.join(sorted(known))}",
+            f"transformers said: {reason(error)}.",
         ) from error
+
+
+def _scalar(text: str) -> Any:
+    """The number, the truth or the word that a text is; YAML alone takes 1e-5 for a word."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _label_order(task: Task, own_labels: list[str]) -> list[int]:
@@ -194,6 +210,8 @@ def load_model(
     # Master weights: transformers would keep the checkpoint's number format, and a small step on a
     # bfloat16 weight is lost.
     where = settings.model.hub()
+    if settings.variant is not None:
+        where["trust_remote_code"] = False  # it was given for metrics
     options = {} if path is None else options | where
     options |= {"config": config, "dtype": torch.float32}
     if getattr(config, "graph_attn", None) is not None:
@@ -204,7 +222,7 @@ def load_model(
                 f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
                 "Drop the flag, or start from a plain checkpoint.",
             )
-        if options.pop("trust_remote_code"):
+        if options.pop("trust_remote_code") and not settings.hub_metrics():
             raise refusal(
                 "trust_remote_code",
                 True,

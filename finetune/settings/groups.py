@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from finetune.errors import refusal
@@ -42,13 +43,22 @@ class SourceArguments:
         default=None,
         metadata={
             "help": "Metrics beside the task's own, each a name (f1), the path of a module of the "
-            "library evaluate, or its hub id; arguments as in f1:average=macro.",
+            "library evaluate, or its hub id with trust_remote_code; arguments as in "
+            "f1:average=macro.",
             "metavar": f"NAME_OR_{PATH}",
         },
     )
 
     def __post_init__(self) -> None:
         at_least(self, 1, "max_train_samples", "max_eval_samples", "max_predict_samples")
+
+    @property
+    def own_name(self) -> str | None:
+        """The name of the data set, folder or file to train on, without its suffix."""
+        if self.train_file is not None:
+            return Path(self.train_file).stem
+        folder = self.dataset_name or getattr(self, "train_dir", None)
+        return None if folder is None else Path(folder).resolve().name
 
 
 @dataclass
@@ -57,6 +67,14 @@ class DataArguments(SourceArguments):
 
     INPUTS: ClassVar[tuple[str, ...]] = ("max_length",)
 
+    text_column_names: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Column with the text, or two that are read as a pair, also parted by a comma; "
+            "default: the task's, or the one column of text that own files have."
+        },
+    )
+    label_column_name: str | None = flag("Column with the labels; default: the task's, or label.")
     max_length: int = flag(
         "Longest input, in tokens; longer ones are cut.", 128, aliases=also("max_seq_length")
     )
@@ -67,6 +85,12 @@ class DataArguments(SourceArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.text_column_names is not None:
+            names = [name for part in self.text_column_names for name in part.split(",")]
+            self.text_column_names = names
+            if not all(names) or not len(set(names)) == len(names) <= 2:
+                allowed = "one column, or two that are read as a pair"
+                raise refusal("text_column_names", names, allowed, "Name them.")
         at_least(self, 1, "max_length")
         if self.group_by_length and self.pad_to_max_length:
             raise refusal(
@@ -91,7 +115,9 @@ class ModelSource:
         "Folder for models that are downloaded; default: the hub's own, in HF_HOME.", free=True
     )
     trust_remote_code: bool = flag(
-        "Run the code that the model's repository brings; with variant none.", False
+        "Run the code that the model's repository brings, with variant none; and that of metrics "
+        "on the hub.",
+        False,
     )
 
     def hub(self) -> dict[str, Any]:

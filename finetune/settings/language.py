@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
+from finetune.settings.flags import ID_OR_PATH, PATH, also, at_least, flag
 from finetune.settings.groups import SourceArguments, StartArguments
 
 CHARACTERS = "char"
@@ -27,7 +27,9 @@ class LanguageDataArguments(SourceArguments):
         "Evaluate on the first so many rows of each split: lines, not blocks as in run_clm."
     )
     dataset_config_name: str | None = flag("Which configuration of the data, not the task's.")
-    text_column: str | None = flag("Column with the text, where it is not the task's.")
+    text_column: str | None = flag(
+        "Column with the text, where it is not the task's.", aliases=also("text_column_names")
+    )
     validation_split_percentage: float | None = flag(
         "Where there is no validation split: so many per cent of the training rows, the last ones; "
         f"default: {HELD_OUT} of one's own text, none of a task's."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import yaml
 
 from finetune.errors import meant, refusal
+
+MOST_VALUES = 10_000  # of a file that a person writes
 
 
 def read(path: str, known: Iterable[str]) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def read(path: str, known: Iterable[str]) -> dict[str, Any]:
 def load(argument: str, path: str, form: str) -> Any:
     """What a YAML file of the form named holds; it is the caller's to check that it has it.
 
-    Raises ``ValueError`` if there is no such file, or it is no YAML.
+    Raises ``ValueError`` if there is no such file, or it is no YAML, or of too many values.
     """
     if not Path(path).is_file():
         raise refusal(
@@ -52,10 +55,35 @@ def load(argument: str, path: str, form: str) -> Any:
             f"an existing YAML file of `{form}`",
             "Check the path, or make the file.",
         )
+    return parsed(argument, path, Path(path).read_bytes())
+
+
+def parsed(argument: str, given: str, text: str | bytes) -> Any:
+    """What YAML says; ``argument`` and ``given`` are what an error names.
+
+    Raises ``ValueError`` if it is none. A few lines of aliases of aliases mean more values than
+    fit into memory, an error's text among them: so many are refused.
+    """
     try:
-        return yaml.safe_load(Path(path).read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise refusal(argument, path, "valid YAML", f"Mend the file: {error}") from error
+        found = yaml.safe_load(text)
+        many = _size(found, {}) > MOST_VALUES
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise refusal(argument, given, "valid YAML", f"Mend it: {error}") from error
+    if many:
+        allowed = f"at most {MOST_VALUES} values, aliases (*name) written out"
+        raise refusal(argument, given, allowed, "Write out what is meant.")
+    return found
+
+
+def _size(value: Any, known: dict[int, float]) -> float:
+    """How many values it is when written out; one that holds itself is infinitely many."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf
+        items = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(item, known) for item in items)
+    return known[id(value)]
 
 
 def words(flags: Mapping[str, Any]) -> list[str]:

@@ -37,13 +37,22 @@ class Settings(Generic[Data, Model]):
     own_defaults: Mapping[str, Any] = field(default_factory=dict)  # the script's, of some flags
 
     def __post_init__(self) -> None:
-        if self.model.trust_remote_code and self.variant is not None:
+        is_for_model = self.model.trust_remote_code and not self.hub_metrics()
+        if is_for_model and self.variant is not None:
             raise refusal(
                 f"trust_remote_code with variant {self.filter.variant}",
                 True,
                 "with variant none: only a class of transformers' own is saved and loaded patched",
                 "Drop the flag, or choose a model of a type that transformers has.",
             )
+
+    def hub_metrics(self) -> list[str]:
+        """The metrics whose code comes from the hub."""
+        if not self.data.metric:
+            return []
+        from tasks import metrics  # takes a second
+
+        return metrics.on_hub(self.data.metric)
 
     def flat(self) -> dict[str, Any]:
         """Every flag's value by its name; of the variant's flags, those its config has."""
@@ -99,6 +108,7 @@ class Schema(Generic[Data, Model]):
         """
         settings = self._read(sys.argv[1:] if argv is None else argv)
         _check_paths(settings)
+        _check_metrics(settings)
         check_schedule(settings.train)
         return settings
 
@@ -181,6 +191,14 @@ def _check_paths(settings: Settings[Any, Any]) -> None:
         is_no_id = value.startswith((".", "~")) or value.count("/") > 1
         if kind != ID_OR_PATH or is_no_id or Path(value).is_absolute():
             raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
+
+
+def _check_metrics(settings: Settings[Any, Any]) -> None:
+    """Raise ``ValueError`` for a metric of the hub, unless its code may be run."""
+    if settings.data.metric:
+        from tasks import metrics
+
+        metrics.check_trusted(settings.data.metric, settings.model.trust_remote_code)
 
 
 def check_learning_rate(settings: Settings[Any, Any]) -> None:

@@ -12,7 +12,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
-def rows_by_name() -> dict[str, dict[str, Any]]:
-    """The rows of `evidence.yaml`, in their order."""
+def _written() -> dict[str, dict[str, Any]]:
     path = ROOT / "finetune" / "evidence.yaml"
     return dict(yaml.safe_load(path.read_text("utf-8")))
+
+
+def rows_by_name() -> dict[str, dict[str, Any]]:
+    """The rows of `evidence.yaml`, in their order."""
+    return {name: row for name, row in _written().items() if name != "margins"}
+
+
+def margin(metric: str) -> float:
+    """The least change of a metric that counts, in per cent."""
+    return float(_written()["margins"][metric.removeprefix("eval_")])

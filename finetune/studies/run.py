@@ -40,6 +40,7 @@ class Study:
     title: str
     script: str
     seeds: int
+    first_seed: int = 0
     flags: str
     paper: str
     reported: Sequence[Mapping[str, str]] = ()
@@ -47,6 +48,7 @@ class Study:
     def words(self, given: Given) -> list[str]:
         """What compare.py and sweep.py both take."""
         call = ["--script", str(ROOT / "finetune" / self.script), "--seeds", str(self.seeds)]
+        call += ["--first_seed", str(self.first_seed)]
         call += ["--processes", str(given.processes), "--threads", str(given.threads)]
         call += ["--output_dir", str(given.runs / self.name)]
         call += ["--report_only"] if given.report_only else []
@@ -59,6 +61,7 @@ class Comparison(Study):
 
     ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them; ``effects``
     the papers' own figures for an arm: before, after, and where, if that is not plain; or in words.
+    ``again`` are arms that are the same runs as those of a study before.
     """
 
     arms: str
@@ -66,6 +69,7 @@ class Comparison(Study):
     own: Sequence[str] = ()
     baseline: str | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
+    again: Sequence[str] = ()
     start: str | None = None
     reads: str | None = None
 

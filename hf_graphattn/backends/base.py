@@ -52,6 +52,45 @@ class AttentionInputs:
             return self
         return replace(self, key=one_per_query_head(self.key, self.query))
 
+    def of_sequence(
+        self, row: int, keep: Tensor, convert: Callable[[Tensor], Tensor]
+    ) -> AttentionInputs:
+        """The call of one sequence of the batch, without dropout, for the tokens `keep` alone.
+
+        keep: their indices, ascending, so that what was causal stays causal. No other token may be
+        attended by them. convert: what brings each tensor to another dtype and device.
+
+        Queries and keys are of the same tokens. `own` runs as the model does, on the whole batch.
+        """
+
+        def tokens(states: Tensor) -> Tensor:
+            return convert(states[row : row + 1, :, keep.to(states.device)])
+
+        def own(x: Tensor) -> Tensor:
+            assert self.own is not None
+            every = self.query.new_zeros(*self.query.shape[:-1], x.shape[-1])
+            every[row, :, keep.to(every.device)] = x[0].to(every)
+            return tokens(self.own(every))
+
+        mask, length = self.mask, self.query.shape[-2]
+        if mask is not None:
+            mask = mask[row % mask.shape[0]].expand(-1, length, length)
+            mask = convert(mask[:, keep.to(mask.device)][:, :, keep.to(mask.device)]).unsqueeze(0)
+        first = self.first and replace(
+            self.first, rows=tokens(self.first.rows), every=tokens(self.first.every)
+        )
+        return AttentionInputs(
+            query=tokens(self.query),
+            key=tokens(self.key),
+            mask=mask,
+            causal=self.causal,
+            scaling=self.scaling,
+            dropout=0.0,
+            own=None if self.own is None else own,
+            unknown=self.unknown,
+            first=first,
+        )
+
 
 def one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
     """Keys or values, repeated where several query heads share them: one for each query head."""

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from hf_graphattn.errors import refusal
+
 from .base import Attention, AttentionInputs, one_per_query_head
 
 KEPT_STATES = 8  # a kept A has at most as many elements as so many states (B, H, N, D)
@@ -43,6 +45,14 @@ class SdpaAttention(Attention):
 
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs
+        if x.shape[-2] != inputs.key.shape[-2]:  # on the CPU torch would read past the end of x
+            raise refusal(
+                "the rows of x in attend(x)",
+                x.shape[-2],
+                f"{inputs.key.shape[-2]}, one for each key",
+                "In cached generation `attend` takes the new tokens, and an attend that a filter "
+                "makes takes a row of every key: every_value(attend, value).",
+            )
         heads, key_heads, width = inputs.query.shape[1], inputs.key.shape[1], inputs.key.shape[-1]
         # As transformers groups: else CUDA would leave its fused kernels.
         groups = x.shape[1] == key_heads < heads and x.shape[-1] == width <= WIDEST

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +22,7 @@ from hf_graphattn.architectures import self_attention_modules
 from hf_graphattn.configs import model_configs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.filters import is_patched, refuse_no_model
-from hf_graphattn.interface import FILTER
+from hf_graphattn.interface import FILTER, HARMLESS
 from hf_graphattn.parallel import is_spread
 from hf_graphattn.patching import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer, is_sequence
@@ -32,7 +33,7 @@ from hf_graphattn.version import __version__
 from .batch import real_tokens, tensors
 from .diagnosis import Diagnosis
 from .extras import optional
-from .measure import Settings, Site, Tally, cut, exact, measure_heads, measure_states, summarize
+from .measure import Settings, Site, Tally, measure_heads, measure_states, summarize
 
 PLAIN = GFSAConfig(order=1, trainable=())  # a filter that computes plain attention, in one pass
 
@@ -149,6 +150,16 @@ def _whole(name: str, value: Any) -> int:
     return int(value)
 
 
+def _refuse_unknown(model: nn.Module, names: Iterable[str]) -> None:
+    """Raise `GraphAttentionError` for a name that no argument has: most models drop it silently."""
+    taken = inspect.signature(model.forward).parameters
+    unknown = [name for name in names if name not in taken and name not in HARMLESS]
+    if unknown:
+        known = [name for name, each in taken.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        what = f"a name in the batch of {type(model).__name__}"
+        raise refusal(what, unknown[0], ", ".join(known))
+
+
 @contextmanager
 def _prepared(model: nn.Module, base: nn.Module) -> Iterator[None]:
     """In this context every self-attention module has a filter; eval mode, and no cache."""
@@ -208,6 +219,7 @@ class _Reader:
         """Run one batch and measure it."""
         device = next(self.model.parameters()).device
         self._batch = tensors(batch, device)
+        _refuse_unknown(base_model(self.model), self._batch)
         self._kept, self._calls, self._shapes = {}, {}, {}
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             out = self._run()
@@ -267,9 +279,8 @@ class _Reader:
             tally.sites[layer] = site
             for row, keep in enumerate(self._rows(site.part, value)):
                 if len(keep) > 1:
-                    inputs = cut(attend.inputs, row, keep)
-                    own = exact(value[row : row + 1])[:, :, keep]
-                    numbers = measure_heads(site.filter, inputs, own, self.settings)
+                    given = site.filter, attend, value, row, keep
+                    numbers = measure_heads(*given, self.settings)
                     tally.layers[layer].append(numbers)
             self._bar.update()
 

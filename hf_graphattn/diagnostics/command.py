@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,10 @@ def run(options: argparse.Namespace) -> None:
     names = _names(options.model)
     texts = _texts(options.text, whole=options.whole_text) if options.text else []
     files = images.image_files(options.images, options.max_sequences) if options.images else []
-    for path in filter(None, (options.output, options.json)):
+    page = options.output or os.path.join(options.output_dir or "", "diagnosis.html")
+    if options.output_dir:
+        os.makedirs(options.output_dir, exist_ok=True)
+    for path in filter(None, (page, options.json)):
         _check_folder(path)
     asked = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -58,8 +62,8 @@ def run(options: argparse.Namespace) -> None:
     notes = _notes(read) if read else []
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    save_html(diagnoses, options.output, notes)
-    print(f"wrote {options.output}")
+    save_html(diagnoses, page, notes)
+    print(f"wrote {page}")
     if options.json:
         numbers = {name: diagnosis.to_dict() for name, diagnosis in diagnoses.items()}
         text = json.dumps(numbers, indent=1, allow_nan=False) + "\n"

@@ -182,9 +182,11 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
     ),
     "frequency_response": (
         "Frequency response",
-        "GFSA (Fig. 2, 4, 5): plain attention is a low-pass filter; the learned filter also lets "
-        "higher graph frequencies through. A causal matrix is triangular, and its eigenvalues are "
-        "its diagonal: there the figure shows how much each token looks at itself.",
+        "GFSA: plain attention is a low-pass filter; the learned filter also lets higher "
+        "frequencies through. Its Figures 2, 4 and 5 show that by a discrete Fourier transform "
+        "(appendix D); here are the eigenvalues instead, the response by graph frequency. A "
+        "causal matrix is triangular, and its eigenvalues are its diagonal: there the figure "
+        "shows how much each token looks at itself.",
         _response,
     ),
     "high_to_dc": (
@@ -205,10 +207,14 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
         "Largest eigenvalue",
         "p-LaT (Theorem 4.4): if a layer is low-pass, and the largest eigenvalue not that of the "
         "constant vector, it is at most 1. So where such a one is above 1 the layer is not "
-        "low-pass; one below proves nothing. Plain attention's is 1, since its rows sum to 1. A "
-        "causal H has its diagonal as eigenvalues. That of p-LaT is A_xx eps^((p-2)/2), and A_xx "
-        "is 1 for the first token: the largest is then eps^((p-2)/2) whatever the data, and eps is "
-        "ours, since the paper does not say what a token's factor with itself is.",
+        "low-pass; one below proves nothing. (Theorem 4.3, by which a positive matrix with a "
+        "largest eigenvalue of at most 1 is low-pass, is false as it stands: that of "
+        "[[0.5, 0.3], [0.1, 0.2]] is 0.579, and its ratio of high-frequency to DC energy tends to "
+        "0.583. What decides is whether the leading eigenvector is constant.) Plain attention's "
+        "is 1, since its rows sum to 1. A causal H has its diagonal as eigenvalues. That of p-LaT "
+        "is A_xx eps^((p-2)/2), and A_xx is 1 for the first token: the largest is then "
+        "eps^((p-2)/2) whatever the data, and eps is ours, since the paper does not say "
+        "what a token's factor with itself is.",
         _largest,
     ),
     "homophily": (
@@ -233,7 +239,10 @@ FINDINGS: dict[str, tuple[str, str, Callable[[Measurements, Part], str]]] = {
     ),
     "approximation_error": (
         "GFSA's approximation of A^K",
-        "GFSA (Theorem 3.1, Fig. 3): the approximation of A^K is off by at most 2K.",
+        "GFSA (Theorem 3.1, Fig. 3): the approximation of A^K is off by at most 2K. From K = 3 on "
+        "2K - 2 is a bound too, and the least: the approximation is (2-K) A + (K-1) A^2, whose "
+        "norms and that of A^K add up to it, and where each token looks at the next alone, in a "
+        "circle of more than K, it is reached.",
         _approximation,
     ),
 }

@@ -6,7 +6,6 @@ attend to padding, so the rest is the model's own attention.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from hf_graphattn import backends
-from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.backends import DELEGATE, EAGER
 from hf_graphattn.variants import GraphFilter
 
 from . import statistics
@@ -65,25 +64,6 @@ class Tally:
     tokens: int = 0
 
 
-def cut(inputs: AttentionInputs, row: int, keep: Tensor) -> AttentionInputs:
-    """One sequence's inputs without its padding, in float64 on the CPU, without dropout.
-
-    `keep` holds the indices of the real tokens, ascending: what was causal stays causal.
-    """
-    mask = inputs.mask
-    if mask is not None:
-        length = inputs.query.shape[-2]
-        mask = exact(mask[row % mask.shape[0]]).expand(-1, length, length)
-        mask = mask[:, keep][:, :, keep].unsqueeze(0)
-    return dataclasses.replace(
-        inputs,
-        query=exact(inputs.query[row : row + 1])[:, :, keep],
-        key=exact(inputs.key[row : row + 1])[:, :, keep],
-        mask=mask,
-        dropout=0.0,
-    )
-
-
 def exact(tensor: Tensor) -> Tensor:
     """The tensor on the CPU (not every device has float64), in float64 if it is floating point."""
     tensor = tensor.detach().cpu()
@@ -91,13 +71,22 @@ def exact(tensor: Tensor) -> Tensor:
 
 
 def measure_heads(
-    graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor, settings: Settings
+    graph_filter: GraphFilter,
+    attend: Any,
+    value: Tensor,
+    row: int,
+    keep: Tensor,
+    settings: Settings,
 ) -> Numbers:
     """Every statistic of one sequence in one layer, as arrays of (H,) or (H, points).
 
-    `inputs` are as `cut` gives them; `value` is (1, H, N, D) in float64.
+    attend, value: what the filter was called with, for the whole batch. keep: the indices of the
+    sequence's real tokens, ascending. Where only the architecture's own attention knows A, it is
+    that one's, in the model's dtype.
     """
-    attend: Any = backends.make("eager", inputs)
+    inputs = attend.inputs.of_sequence(row, keep, exact)
+    value = exact(value[row : row + 1])[:, :, keep]
+    attend = backends.make(DELEGATE if attend.name == DELEGATE else EAGER, inputs)
     attention, filtered = attend.matrix[0], graph_filter.matrix(attend, value)[0]
     spectrum = statistics.spectrum(attention)
     # Plain attention is its own filtered matrix: its eigenvalues, which cost most, are known.

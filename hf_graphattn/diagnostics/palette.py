@@ -1,8 +1,9 @@
 """How everything that is drawn looks: a colour, a marker and a label for each name, everywhere.
 
 Plain attention is black. A variant has the colour that its config says, and its paper's name for a
-label. Other names, those of arms and models, have a colour by their letters, so that they keep it
-from figure to figure; where that is taken, the next free one.
+label; so have settings of one that go by a name of their own (`PRESETS`). Other names, those of
+arms and models, have a colour by their letters, so that they keep it from figure to figure; where
+that is taken, the next free one.
 
 Okabe and Ito's colours, which colour-blind people can tell apart, are those of the papers that this
 library began with; the others were chosen to be far from them for such eyes. So many are not told
@@ -24,6 +25,13 @@ COLOURS = (
     *("#E69F00", "#661100", "#999933", "#0072B2", "#009E73", "#EE99AA", "#56B4E9", "#D55E00"),
     *("#785EF0", "#332288", "#882255", "#CC79A7", "#666633", "#222255", "#663333", "#9C6ADE"),
 )
+# What finetune/arms calls settings of a variant: the variant, a title, a place in the palette.
+PRESETS = {
+    "gain": ("shaped", "gain a head", 12),
+    "degree1": ("polynomial", "degree 1", 13),
+    "degree2": ("polynomial", "degree 2", 14),
+    "twicing": ("polynomial", "Twicing", 15),
+}
 MARKERS = ("v", "p", "<", "s", "^", "X", "P", "D", ">", "h", "*", "d", "8", "H", "1", "2")
 PAIRS = tuple(zip(COLOURS, MARKERS, strict=True))
 
@@ -39,8 +47,12 @@ class Look:
 
 def title(variant: str) -> str:
     """What a figure calls a variant: as its paper does."""
+    if variant in PLAIN:
+        return "plain"
+    if variant in PRESETS:
+        return PRESETS[variant][1]
     config = variant_configs().get(variant)
-    return "plain" if variant in PLAIN else config.title if config else variant
+    return config.title if config else variant
 
 
 def looks(variants: Mapping[str, str]) -> dict[str, Look]:
@@ -50,6 +62,7 @@ def looks(variants: Mapping[str, str]) -> dict[str, Look]:
         variants: by the name of each, an arm or a model, its variant. One that is not named after
             its variant looks like it where nothing else here does.
     """
+    variants = {name: _preset(name, variant) or variant for name, variant in variants.items()}
     are_named = {name: title(name) == title(variant) for name, variant in variants.items()}
     found: dict[str, tuple[str, str]] = {}
     for name in sorted(variants, key=lambda name: not are_named[name]):
@@ -64,12 +77,19 @@ def looks(variants: Mapping[str, str]) -> dict[str, Look]:
     }
 
 
+def _preset(name: str, variant: str) -> str | None:
+    """What `PRESETS` calls an arm of this name: "degree1", and "degree1-1e-2" too."""
+    preset = name.partition("-")[0]
+    return preset if preset in PRESETS and PRESETS[preset][0] == variant else None
+
+
 def _of_variant(variant: str) -> list[tuple[str, str]]:
     """Colour and marker that its config says; of plain attention there may be two."""
     if variant in PLAIN:
         return [(BLACK, "o"), (GREY, "o")]
-    config = variant_configs().get(variant)
-    return [pair for place, pair in enumerate(PAIRS) if config and place == config.colour]
+    config, preset = variant_configs().get(variant), PRESETS.get(variant)
+    own = config.colour if config else preset and preset[2]
+    return [pair for place, pair in enumerate(PAIRS) if place == own]
 
 
 def _by_letters(name: str) -> list[tuple[str, str]]:

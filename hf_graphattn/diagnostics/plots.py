@@ -70,7 +70,10 @@ def singular_values(diagnoses: Diagnoses) -> Any:
 
 
 def frequency_response(diagnoses: Diagnoses) -> Any:
-    """|eigenvalues| of the filtered matrix H, sorted (GFSA, Fig. 2, 4, 5), and of A, dashed."""
+    """|eigenvalues| of the filtered matrix H, sorted, and of A, dashed.
+
+    GFSA's Figures 2, 4 and 5 ask the same of a discrete Fourier transform.
+    """
 
     def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         response, attention = (

@@ -59,8 +59,9 @@ def spectrum(matrix: Tensor) -> Tensor:
     """|eigenvalues| of each head's matrix, (H, N), largest first.
 
     For attention the largest is 1, and its eigenvector is constant: graph frequency rises along the
-    row. For the filtered matrix H it is the filter's frequency response (GFSA, Fig. 2, 4, 5), and
-    its first entry is the largest eigenvalue of p-LaT's Theorem 4.4. A causal matrix is triangular:
+    row. For the filtered matrix H it is the filter's frequency response on the graph A, and its
+    first entry is the largest eigenvalue of p-LaT's Theorem 4.4. GFSA's Figures 2, 4 and 5 draw
+    another spectrum, a discrete Fourier transform (its appendix D). A causal matrix is triangular:
     its eigenvalues are its diagonal. It is NaN if the matrix has a value that is not finite.
     """
     finite = matrix.isfinite().flatten(1).all(-1)
@@ -121,6 +122,8 @@ def approximation_error(matrix: Tensor, orders: Sequence[int]) -> Tensor:
 
     This is how far GFSA's term is from the power that it approximates; its Theorem 3.1 bounds it by
     2K. The norm is the largest sum of absolute values in a row. The error is 0 for K = 1 and 2.
+    From K = 3 on 2K - 2 is a bound too, and the least: the approximation is (2-K) A + (K-1) A^2, so
+    the norms add up to 1 + (K-2) + (K-1), which a cyclic shift of more than K tokens reaches.
     """
     square = matrix @ matrix
     power, reached, errors = matrix, 1, {}

@@ -188,7 +188,8 @@ class GraphFilter(nn.Module):
     """One attention layer's filter: its scalars, and the formula that uses them.
 
     A learned scalar is a `nn.Parameter` of shape (num_heads,). It stays float32 when the model is
-    cast to another dtype, since steps of 2e-5 vanish in bfloat16. A fixed scalar is a plain number
+    cast to a smaller dtype, since steps of 2e-5 vanish in bfloat16; under `model.double()` it is
+    float64. A fixed scalar is a plain number
     or, if it differs between heads, a buffer that is not in the state dict. Under tensor
     parallelism these tensors are DTensors: a filter reads them with `own` and `scalar`.
     """
@@ -277,4 +278,14 @@ class GraphFilter(nn.Module):
             new = fn(tensor)
             return new if new.dtype.itemsize >= tensor.dtype.itemsize else tensor.to(new.device)
 
-        return super()._apply(precise, recurse)
+        scalars = self.variant_config.scalars
+        fixed = {n: b for n, b in self._buffers.items() if n in scalars and b is not None}
+        super()._apply(precise, recurse)
+        for name, before in fixed.items():
+            # `model.to_empty(...)` calls this too, and no state dict has these to bring them back.
+            after: Any = self._buffers[name]
+            if after is not before:
+                value = getattr(self.variant_config, name)
+                with torch.no_grad():
+                    after.copy_(self._per_head(name, value) if before.is_meta else before)
+        return self

@@ -8,8 +8,9 @@ output and the residual, position 7 of the authors' code, for which it reports i
 pre-norm models (ViT) it is the same sum on its way to the MLP alone: the residual stream stays. The
 authors' code for images has it before every layer norm; once a layer is ours.
 
-The paper fixes `scale`, at 0.005 and 0.01 in the authors' examples of BERT. Learning it, for each
-channel, is ours. So is leaving padding out, which the authors' code attends to.
+The paper fixes `scale`, at 0.005 and 0.01 in the authors' examples of BERT; their code for images
+has one for each channel, which can be learned. Leaving padding out, which the authors' code attends
+to, is ours.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ Attention dropout acts on A, before the factor.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from hf_graphattn.errors import refusal
@@ -38,6 +40,10 @@ from .base import (
 )
 from .registry import register
 
+# At p = 10 the factor is the distance's 8th power, which float32 holds up to 65000.
+MOST = 10
+MOST_DIGITS = 15  # of the greatest factor, 1e15: the layer norm that follows squares the output
+
 
 @register("plat")
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class PLaTConfig(VariantConfig):
     """p-LaT (arXiv 2311.03235): each weight of A times `(|v_x - v_y|^2 + eps)^((p-2)/2)`.
 
     `p` is one number or several; the heads are split evenly among several, in order. It is plain
-    attention at p = 2. The paper gives three heads (1.5, 1.5, 2.5). eps is ours.
+    attention at p = 2. For three heads the paper prints 1.5 for two and 2.5 for two others, which
+    are four: (1.5, 1.5, 2.5) is our reading. eps is ours.
     """
 
     title: ClassVar[str] = "p-LaT"
@@ -59,10 +66,19 @@ class PLaTConfig(VariantConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        eps = finite_number("eps", self.eps)
-        if eps <= 0:
-            raise refusal("eps", self.eps, "a number above 0")
+        eps, least = finite_number("eps", self.eps), torch.finfo(torch.float32).tiny
+        if eps < least:
+            raise refusal("eps", self.eps, f"a number above 0, from {least:.2g}, float32's least")
         self._set("eps", eps)
+        lowest = min(self.p) if isinstance(self.p, tuple) else self.p
+        if (lowest - 2.0) / 2.0 * math.log10(eps) > MOST_DIGITS:
+            raise refusal(
+                "eps",
+                self.eps,
+                f"a number whose power (p - 2) / 2, the factor of equal values, is at most "
+                f"1e{MOST_DIGITS}, whose square float32 holds with room; p is {self.p}",
+                "Take a greater eps, or a greater p.",
+            )
 
     def build(self, num_heads: int) -> GraphFilter:
         return PLaTFilter(self, num_heads)
@@ -71,8 +87,15 @@ class PLaTConfig(VariantConfig):
         if is_sequence(value):
             if len(value) == 0:
                 raise refusal(name, value, "one number, or several")
-            return tuple(finite_number(name, item) for item in value)
-        return finite_number(name, value)
+            return tuple(_exponent(name, item) for item in value)
+        return _exponent(name, value)
+
+
+def _exponent(name: str, value: Any) -> float:
+    if not -MOST <= finite_number(name, value) <= MOST:
+        allowed = f"from -{MOST} to {MOST}: float32 holds the factor of values up to 65000 apart"
+        raise refusal(name, value, allowed)
+    return float(value)
 
 
 class PLaTFilter(GraphFilter):

@@ -92,9 +92,7 @@ class PassesFilter(GraphFilter):
     """A filter `sum_k c_k A^k`, of one pass of attention a degree, or of one of its kernels."""
 
     kernels = polynomial.KERNELS
-    # "triton" comes last, where "auto" never gets, until a GPU has shown it faster than "sdpa": the
-    # forms "gfsa" and "gfsa triton" in the rows "attention" of benchmarks/results/gpu-<gpu>.json.
-    backends = ("shared", *GraphFilter.backends, "triton")
+    backends = ("shared", *GraphFilter.backends)
 
     def weights(self) -> list[Scalar]:
         """The weights c_0, c_1, ... of I, A ...: numbers, or (H, 1, 1)."""

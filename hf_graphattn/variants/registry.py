@@ -20,7 +20,8 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
 
     Raises:
         GraphAttentionError: the name is not lower-case, is taken (both modules are named), or is
-            "none"; or the class is not a frozen dataclass derived from `VariantConfig`.
+            "none"; or the class is not a frozen dataclass derived from `VariantConfig`, or names a
+            scalar that is no field.
     """
 
     def add(cls: ConfigClass) -> ConfigClass:
@@ -39,6 +40,11 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
                 f"variant {name!r} is defined twice: in {_CONFIGS[name].__module__} and in "
                 f"{cls.__module__}. Give one of them another name."
             )
+        fields = [field.name for field in dataclasses.fields(cls)]
+        for scalar in cls.scalars:
+            if scalar not in fields:
+                allowed = f"names of its fields: {', '.join(fields)}"
+                raise refusal(f"'scalars' of variant {name!r}", cls.scalars, allowed)
         own = vars(cls)  # a class that it derives from has a name and a colour of its own
         colour = own.get("colour")
         taken = {other.colour: other.variant for other in _CONFIGS.values()}

@@ -64,7 +64,6 @@ def load(specs: Iterable[str], sample: Sequence[Any] = (0, 1, 0, 1)) -> tuple[Me
     Raises:
         ValueError: if there is no such metric, it cannot score the sample, or two have one name.
     """
-    ours = ", ".join(name for name, metric in ROWS.items() if metric.function is not None)
     taken = {name for name, metric in ROWS.items() if metric.function is None}
     loaded: list[Metric] = []
     for spec in specs:
@@ -72,7 +71,7 @@ def load(specs: Iterable[str], sample: Sequence[Any] = (0, 1, 0, 1)) -> tuple[Me
         if name in ROWS:
             found: tuple[Metric, ...] = (_with(ROWS[name], options, spec, sample),)
         else:
-            found = foreign.load(name, options, sample, ours)
+            found = foreign.load(name, options, sample, _ours())
         for metric in found:
             if metric.name in taken:
                 raise refusal(
@@ -84,6 +83,23 @@ def load(specs: Iterable[str], sample: Sequence[Any] = (0, 1, 0, 1)) -> tuple[Me
             taken.add(metric.name)
         loaded += found
     return tuple(loaded)
+
+
+def on_hub(specs: Iterable[str]) -> list[str]:
+    """Return those that are ids on the hub: to load them runs code that somebody can change."""
+    names = [_parsed(spec)[0] for spec in specs]
+    return [name for name in names if name not in ROWS and foreign.is_on_hub(name)]
+
+
+def check_trusted(specs: Iterable[str], trust_remote_code: bool) -> None:
+    """Raise ``ValueError`` for an id on the hub, unless its code may be run."""
+    for name in [] if trust_remote_code else on_hub(specs):
+        remedy = "Correct the spelling, or give --trust_remote_code to fetch its code and run it."
+        raise foreign.unknown(name, _ours(), remedy)
+
+
+def _ours() -> str:
+    return ", ".join(name for name, metric in ROWS.items() if metric.function is not None)
 
 
 def _parsed(spec: str) -> tuple[str, Options]:

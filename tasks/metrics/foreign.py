@@ -117,23 +117,35 @@ def ending(name: str, options: Options) -> str:
     return "_".join([name, *(str(value) for _, value in options)])
 
 
-def _place(spec: str, ours: str) -> str:
-    """Return the absolute path of a local module, or else what may be an id on the hub."""
-    local = Path(spec).expanduser().absolute()
-    is_file = local.suffix == ".py" and local.is_file()
-    if is_file or (local / f"{local.name}.py").is_file():
-        return str(local)
-    if spec.endswith(".py") or not HUB_ID.fullmatch(spec):
-        raise _unknown(spec, ours, f"There is no such file in {Path.cwd()}: correct the path.")
-    return spec
+def is_on_hub(spec: str) -> bool:
+    """Whether it can only be an id on the hub."""
+    return HUB_ID.fullmatch(spec) is not None and not spec.endswith(".py") and not _local(spec)
 
 
-def _unknown(spec: str, ours: str, remedy: str) -> ValueError:
+def unknown(spec: str, ours: str, remedy: str) -> ValueError:
+    """The error of a module that is not here, or may not be fetched."""
     allowed = (
         f"{ours}; the path of a .py file, or of a folder with a .py file of its name; "
-        "an id on the hub that can be reached"
+        "an id on the hub that can be reached, with --trust_remote_code"
     )
     return refusal("metric", spec, allowed, remedy)
+
+
+def _local(spec: str) -> Path | None:
+    """The absolute path of a local module."""
+    path = Path(spec).expanduser().absolute()
+    is_file = path.suffix == ".py" and path.is_file()
+    return path if is_file or (path / f"{path.name}.py").is_file() else None
+
+
+def _place(spec: str, ours: str) -> str:
+    """Return the absolute path of a local module, or else what may be an id on the hub."""
+    local = _local(spec)
+    if local is not None:
+        return str(local)
+    if not is_on_hub(spec):
+        raise unknown(spec, ours, f"There is no such file in {Path.cwd()}: correct the path.")
+    return spec
 
 
 @cache
@@ -153,7 +165,7 @@ def _check_loads(place: str, ours: str) -> None:
                 "Correct the spelling, connect to the network, or download the module's file and "
                 "give its path."
             )
-            raise _unknown(place, ours, remedy) from None
+            raise unknown(place, ours, remedy) from None
         raise refusal(
             "metric",
             place,

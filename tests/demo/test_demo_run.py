@@ -31,21 +31,25 @@ def settings(row: Run) -> Any:
 
 
 def test_the_arms_for_fine_tuning_are_shown() -> None:
-    shown = [row.flags["variant"] for row in RUNS if row.family == "glue"]
-    assert set(shown) == set(load("arms", str(ARMS), "name: {flag: value}"))
-    assert set(run.TITLES) <= set(shown)
-    assert shown[0] == "none"  # the row that is launched, and that the others are compared with
+    shown = [row for row in RUNS if row.family == "glue"]
+    arms = load("arms", str(ARMS), "name: {flag: value}")
+    assert [row.flags for row in shown] == [{"variant": n, **flags} for n, flags in arms.items()]
+    assert [row.title for row in shown] == [run.TITLES[name] for name in arms]
+    assert shown[0].flags == {
+        "variant": "none"
+    }  # the row that is launched, and that the others are compared with
     assert len({row.folder for row in RUNS}) == len(RUNS)
 
 
 def test_every_filter_starts_as_plain_attention_and_learns(in_the_root: None) -> None:
     """A pretrained checkpoint is changed at once by the values that papers train from nothing."""
-    configs = {row.flags["variant"]: settings(row).variant for row in RUNS}
+    configs = {row.title: settings(row).variant for row in RUNS}
     starts = {"gfsa": {"w_0": 0, "w_1": 1, "w_K": 0}, "plat": {"p": (2.0,)}}
     starts |= {"laplacian": {"step": 0}, "polynomial": {"coefficients": (0, 1, 0)}}
-    assert starts.keys() | {"none"} == configs.keys()
-    for variant, scalars in starts.items():
-        config = configs[variant]
+    starts |= {"gain": {"alpha": 0, "beta": 1, "gamma": 0}, "degree1": {"coefficients": (0, 1)}}
+    assert starts.keys() | {"none"} == run.TITLES.keys()
+    for arm, scalars in starts.items():
+        config = configs[run.TITLES[arm]]
         assert {name: getattr(config, name) for name in scalars} == scalars
         assert config.trainable
 

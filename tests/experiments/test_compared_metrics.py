@@ -9,23 +9,26 @@ import pytest
 
 from finetune.experiments import metrics
 from finetune.experiments.arms import Arm
-from finetune.experiments.grid import OWN_DATA, Cell
+from finetune.experiments.grid import Cell
 from finetune.experiments.runs import Run
 
 EARLIER = {"eval_accuracy_mm": 0.5, "eval_loss": 0.7, "eval_tokens": 90, "train_loss": 0.1}
 
 
-def cell(task: str, family: str = "glue", **settings: Any) -> Cell:
+OWN = "cola"  # of a file of that name
+
+
+def cell(task: str, family: str = "glue", *, is_own: bool = False, **settings: Any) -> Cell:
     run = Run("name", Path(f"{family}.py"), Path("folder"), {}, settings)
-    return Cell(task, Arm("none", {"variant": "none"}), 0, run)
+    return Cell(task, Arm("none", {"variant": "none"}), 0, run, is_own)
 
 
 def test_the_main_metric_is_the_tasks() -> None:
     results = {"best": {"metric": "eval_loss"}}
     assert metrics.metric_name(None, cell("mrpc"), results) == "eval_f1"
     assert metrics.metric_name(None, cell("demo", "lm"), results) == "eval_perplexity"
-    assert metrics.metric_name(None, cell(OWN_DATA), results) == "eval_loss"
-    assert metrics.main_metric(cell(OWN_DATA)) is None
+    assert metrics.metric_name(None, cell(OWN, is_own=True), results) == "eval_loss"
+    assert metrics.main_metric(cell(OWN, is_own=True)) is None
 
 
 def test_counts_and_seconds_are_no_metrics() -> None:
@@ -55,7 +58,7 @@ def test_directions_before_a_run_has_ended(name: str, greater: bool) -> None:
 
 def test_a_run_says_its_metrics_directions() -> None:
     results = {"greater_is_better": {"eval_wer": False}, "settings": {}}
-    assert metrics.greater_is_better("wer", cell(OWN_DATA), results) is False
+    assert metrics.greater_is_better("wer", cell(OWN, is_own=True), results) is False
 
 
 def test_a_silent_metrics_direction_is_that_of_the_flag() -> None:

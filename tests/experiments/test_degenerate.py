@@ -13,7 +13,7 @@ from finetune import compare, sweep
 from finetune.experiments import arms, best, command_line, degenerate, experiment, record, tables
 from finetune.experiments.arms import Arm
 from finetune.experiments.experiment import Experiment
-from finetune.experiments.gather import ArmResult, TaskResult
+from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
 from finetune.experiments.grid import Cell
 from finetune.experiments.runs import Run
 from finetune.experiments.verdicts import verdicts
@@ -117,6 +117,7 @@ def test_a_report_tells_a_tie_and_has_no_command_for_it(
 
 def test_a_sweep_says_how_far_the_scalars_moved() -> None:
     found = task_of({"none": [0.5], "2": [0.6], "3": [0.7]}, **{"2": 0.0123, "3": None})
+    (found,) = against_baseline([found])
     table = tables.table([found])
     assert table.headings[6] == "moved"
     assert [row[6] for row in table.rows] == ["-", "0.012", "-"]

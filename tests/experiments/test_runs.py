@@ -13,13 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+import warm
 
 import hf_graphattn as ga
 from finetune.engine import locks
-from finetune.experiments import arms, executors, grid, pool, runs, work
+from finetune.errors import Refused
+from finetune.experiments import arms, executors, grid, metrics, pool, runs, work
 from finetune.experiments.runs import Run
 from finetune.experiments.scripts import Script, families
 from finetune.experiments.work import Options
+from hf_graphattn.diagnostics.palette import PRESETS
 
 GLUE = Script(Path(grid.__file__).parents[1] / "glue.py")
 # Does what a run does to its folder, without the training.
@@ -123,6 +126,64 @@ def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> N
     assert wanted[1].is_done()
     (wanted[0].folder / "mended").touch()
     assert pool.execute(wanted, say=str) == {}
+
+
+REFUSED = """
+import sys
+from pathlib import Path
+
+import yaml
+
+from finetune.errors import exit_with, refusal
+
+
+def main():
+    given = yaml.safe_load(Path(sys.argv[sys.argv.index("--recipe") + 1]).read_text())
+    out = Path(given["output_dir"])
+    with (out.parent / "calls.txt").open("a") as calls:
+        calls.write(given["do"] + "\\n")
+    if given["do"] == "trained":
+        (out / "train_log.jsonl").touch()
+    if given["do"] in ("column", "trained", given.get("variant")):
+        raise refusal("column", "x", "y", "Mend it.")
+    (out / "all_results.json").write_text('{"settings": {"seed": %s}}' % given["seed"])
+
+
+exit_with(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "started"),
+    [
+        (["column none cola", "column gfsa cola", "column plat cola"], 1),
+        (["column gfsa cola", "column gfsa cola", "column plat cola", "column xsa cola"], 3),
+        (["column none cola", "column none mrpc", "column gfsa cola"], 2),
+        (["column none cola", "ok none mrpc", "column gfsa cola"], None),
+        (["gfsa gfsa cola", "ok none cola", "ok plat cola"], None),  # that filter's own mistake
+        (["trained none cola", "ok gfsa cola", "ok plat cola"], None),  # of one seed, perhaps
+    ],
+)
+def test_what_every_run_is_refused_for_is_met_once(
+    tmp_path: Path, asked: list[str], started: int | None
+) -> None:
+    """Here a word of what is wrong, variant and task of each run; others go on to the last."""
+    script = tmp_path / "fake.py"
+    script.write_text(REFUSED)
+    wanted = []
+    for seed, words in enumerate(asked):
+        do, variant, task = words.split()
+        run = run_of(script, seed, do)
+        wanted.append(replace(run, flags=run.flags | {"variant": variant, "task_name": task}))
+    options = Options([warm.python("finetune")])
+    if started is None:
+        missing = pool.execute(wanted, options, say=str)
+        assert len(missing) == sum(not words.startswith("ok") for words in asked)
+    else:
+        with pytest.raises(Refused, match=r"every other run: error: column is 'x'; allowed: y\."):
+            pool.execute(wanted, options, say=str)
+    calls = (tmp_path / "out" / "calls.txt").read_text().splitlines()
+    assert len(calls) == (started or len(wanted))
 
 
 def test_a_run_with_other_settings_is_refused_before_anything_starts(fake: Path) -> None:
@@ -265,7 +326,7 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
         assert replace(run, settings={"seed": 1, "metric": asked}).faults() == []
     (fault,) = replace(run, settings={"seed": 1, "metric": ["recall"]}).faults()
     assert fault == "metric: ['f1', 'own.py'] -> ['recall']"
-    (run.folder / "all_results.json").write_text('{"settings": {"seed": 1}}')  # version 0.1.0's
+    (run.folder / "all_results.json").write_text('{"settings": {"seed": 1}}')
     assert replace(run, settings={"seed": 1, "metric": None}).faults() == []
     (fault,) = replace(run, settings={"seed": 1, "metric": ["f1"]}).faults()
     assert fault == "metric: None -> ['f1']"
@@ -274,9 +335,6 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "asked", "faults"),
     [
-        # Version 0.1.0 wrote none where the scalars had the learning rate of all.
-        ((None, 8), None, ["filter_learning_rate: 0.0005 -> 0.01"]),
-        ((None, 8), 5e-4, []),
         ((0.01, 8), None, []),
         ((0.01, 8), 0.01, []),
         ((0.01, 8), 5e-4, ["filter_learning_rate: 0.01 -> 0.0005"]),
@@ -344,6 +402,22 @@ def test_common_settings_of_a_variant_go_to_its_arms_alone(tmp_path: Path) -> No
     assert "order" not in found["plat"]
     rates = {name: settings["filter_learning_rate"] for name, settings in found.items()}
     assert rates == {"none": None, "gfsa": 0.1, "plat": None, "laplacian": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ({"train_file": "data/cola.csv"}, "cola"),
+        ({"dataset_name": "user/reviews"}, "reviews"),
+        ({"dataset_name": "data/reviews/"}, "reviews"),
+    ],
+)
+def test_own_data_are_called_by_their_name(tmp_path: Path, data: dict[str, str], name: str) -> None:
+    """Even if a task has that name, whose metrics they do not have; the folder stays the same."""
+    chosen = arms.chosen(["none", "gfsa"], None, [], None, GLUE)
+    cell, _ = grid.plan(GLUE, chosen, [0], [], {**data, "model_name_or_path": "m"}, tmp_path)
+    assert (cell.task, cell.run.name) == (name, "run/none/seed-0")
+    assert metrics.main_metric(cell) is None
 
 
 def test_a_recipe_gives_common_flags_and_the_arms_own_win(tmp_path: Path) -> None:
@@ -458,4 +532,4 @@ def test_shipped_arms_are_taken_by_every_script(path: Path, family: str) -> None
     for arm in arms.chosen(None, str(path), (), None, script):
         flags = arms.flags_for(arm, {"task_name": "demo", "model_name_or_path": "m"}, script)
         assert script.settings(flags).deciding()["variant"] == arm.variant
-        assert arm.name in (arm.variant, "twicing")
+        assert arm.name in (arm.variant, *PRESETS)

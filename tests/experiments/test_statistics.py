@@ -64,26 +64,19 @@ def test_smallest_p_is_what_the_test_gives() -> None:
         assert least == pytest.approx(statistics.smallest_p(pairs))
 
 
-def test_interval_holds_the_mean_and_moves_with_the_values() -> None:
+def test_interval_is_students() -> None:
     values = np.array([0.01, 0.03, 0.02, 0.05, 0.04, 0.02, 0.03, 0.06])
-    found = statistics.bootstrap_interval(values)
-    assert found.method == "BCa"
-    assert found.low < values.mean() < found.high
-    # Of a mean of so few values it is near, and narrower than, Student's interval.
-    student = stats.t.interval(0.95, 7, values.mean(), stats.sem(values))
-    assert found.half_width == pytest.approx((student[1] - student[0]) / 2, rel=0.3)
-    assert found.half_width < (student[1] - student[0]) / 2
-    moved = statistics.bootstrap_interval(values + 1)
-    assert (moved.low, moved.high) == pytest.approx((found.low + 1, found.high + 1), abs=1e-9)
+    found = statistics.t_interval(values)
+    student = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert found.ends == pytest.approx(tuple(student))
+    by_hand = 2.364624 * values.std(ddof=1) / math.sqrt(8)  # t of 7 degrees of freedom
+    assert found.half_width == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_interval_of_degenerate_values() -> None:
-    assert statistics.bootstrap_interval([0.1, 0.2, 0.3]) is None
-    same = statistics.bootstrap_interval([0.25] * 5)
-    assert (same.low, same.high, same.method) == (0.25, 0.25, "all equal")
-    nearly = statistics.bootstrap_interval([0.0, 0.0, 0.0, 1.0])
-    assert math.isfinite(nearly.low)
-    assert math.isfinite(nearly.high)
+    assert statistics.t_interval([0.1]) is None
+    assert statistics.t_interval([0.25] * 5).ends == (0.25, 0.25)
+    assert statistics.t_interval([0.0, 1.0]).half_width == pytest.approx(12.7062 / 2, rel=1e-4)
 
 
 def test_least_shown_of_six_is_where_all_have_one_sign() -> None:

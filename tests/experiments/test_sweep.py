@@ -207,7 +207,7 @@ def test_plain_attention_can_be_swept(fake: Path) -> None:
         ("w_0: {min: 0, max: 1}", (), r"w_0 is \{'min'.*Write \{low: 1, high: 2\}"),
         ("trainable: {low: 0, high: 1}", (), r"of a flag that takes numbers"),
         ("order", (), r"space is 'order'; allowed: `flag: \[value, ...\]`"),
-        ("order: [2", (), r"space is 'order: \[2'; allowed: YAML"),
+        ("order: [2", (), r"space is 'order: \[2'; allowed: valid YAML"),
         ("missing.yaml", (), r"an existing file, like finetune/spaces/filter-learning-rate.yaml"),
         ("order: [2]", ("--order", "3"), r"--order is 'given, and swept'"),
         ("max_length: [2]", ("--max_seq_length", "3"), r"--max_length is 'given, and swept'"),

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from finetune.experiments import best, record, tables
+from finetune.experiments import best, gather, record, tables
 from finetune.experiments.gather import ArmResult, Paired, TaskResult
 from finetune.experiments.statistics import Interval
 
@@ -94,7 +94,7 @@ def test_the_table_has_a_column_a_swept_flag() -> None:
 
 
 def test_a_sweep_is_read_back_from_its_numbers() -> None:
-    found = found_of(order=[2, 3], layers=[None, [0, -1]])
+    (found,) = gather.against_baseline([found_of(order=[2, 3], layers=[None, [0, -1]])])
     (back,) = record.results_of(json.loads(json.dumps(record.as_json([found]))))
     assert tables.table([back]) == tables.table([found])
     assert tables.legend([back]) == tables.legend([found])
@@ -121,7 +121,7 @@ def test_paired_differences_are_drawn_beside_the_metric() -> None:
     found = found_of(order=[7, 4], seeds=4)
     plain, *arms = found.arms
     for arm, by_seed in zip(arms, ([1, 2, 3, 6], [-1, -2, -3, -2]), strict=True):
-        interval = Interval(min(by_seed), max(by_seed), "BCa")
+        interval = Interval(min(by_seed), max(by_seed))
         paired = Paired(dict(enumerate(by_seed)), interval, 0.1, 0.1, 0)
         arms[arms.index(arm)] = replace(arm, paired=paired)
     axis = sensitivity(replace(found, arms=[plain, *arms])).axes[1]

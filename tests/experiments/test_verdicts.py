@@ -10,7 +10,7 @@ import pytest
 
 from finetune.experiments import gather, tables, verdicts
 from finetune.experiments.gather import ArmResult, Paired, TaskResult
-from finetune.experiments.statistics import bootstrap_interval, holm, permutation_p
+from finetune.experiments.statistics import holm, permutation_p, t_interval
 from finetune.experiments.tables import Table
 
 
@@ -105,9 +105,7 @@ def test_only_seeds_of_both_are_paired() -> None:
     found = gather.against_baseline([task])[0].arms[1].paired
     assert found.differences == pytest.approx({1: 0.05, 2: 0.02})
     values = list(found.differences.values())
-    assert found == Paired(
-        found.differences, bootstrap_interval(values), permutation_p(values), found.p, 2
-    )
+    assert found == Paired(found.differences, t_interval(values), permutation_p(values), found.p, 2)
 
 
 def test_the_table_has_a_row_an_arm() -> None:
@@ -144,3 +142,38 @@ def test_verdict_says_which_seeds_gave_no_pair() -> None:
     arm = dataclasses.replace(arm, missing={6: "failed", 7: "no finite value"})
     (said,) = verdicts.verdicts([dataclasses.replace(task, arms=[plain, arm])])
     assert "2 more seeds gave no pair" in said
+
+
+def test_an_arm_of_several_passes_is_held_against_degree_1_too() -> None:
+    """GFSA is better than plain, and no better than the one pass that is as good."""
+
+    def arm(name: str, values: np.ndarray, **flags: object) -> ArmResult:
+        return ArmResult(name, dict(enumerate(values.tolist())), {"variant": name, **flags})
+
+    values, rate = np.array(BASE), {"filter_learning_rate": 1e-2}
+    arms = [
+        arm("none", values),
+        arm("gfsa", values + GAINS, **rate, order=3),
+        arm("shallow", values + GAINS, variant="gfsa", order=1),  # which is one pass
+        arm("plat", values + GAINS, **rate, p=[1.5, 2.5]),
+        arm("twicing", values + 2 * GAINS, variant="polynomial", coefficients=[0, 2, -1]),
+    ]
+    degree1 = arm("degree1", values + GAINS, variant="polynomial", coefficients=[0, 1], **rate)
+    (task,) = gather.against_baseline([TaskResult("cola", "eval_accuracy", True, [*arms, degree1])])
+    said = verdicts.verdicts([task])
+    assert [line.split()[0].rstrip(":") for line in said[5:]] == ["gfsa", "twicing"]
+    assert said[0].startswith("gfsa is better than none: ")
+    assert said[5].startswith("gfsa: no difference from degree1 that 8 seeds can show: ")
+    assert said[6].startswith("twicing is better than degree1: accuracy +0.0175 (95 % interval ")
+    assert said[6].endswith(", 0.016 corrected for 2 comparisons.")
+    assert "gfsa, twicing: of several passes" in "\n".join(tables.legend([task]))
+    without = gather.against_baseline([TaskResult("cola", "eval_accuracy", True, arms)])
+    assert gather.against_degree_1(without) == []
+    # Of two arms of degree 1, that of the same rate, or both; none where it is the baseline.
+    fast = arm("fast", values, variant="polynomial", coefficients=[0, 1], filter_learning_rate=0.1)
+    each = gather.against_degree_1([TaskResult("c", "eval_accuracy", True, [*arms, fast, degree1])])
+    assert [[arm.name for arm in task.arms] for task in each] == [
+        ["fast", "twicing"],
+        ["degree1", "gfsa", "twicing"],
+    ]
+    assert gather.against_degree_1([TaskResult("c", "eval_accuracy", True, [degree1, *arms])]) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import shutil
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 from checkpoint_runs import (
-    RUN,
     SAVING,
     KilledError,
     assert_same,
@@ -22,9 +20,7 @@ from checkpoint_runs import (
     resumed,
     run,
     saved,
-    sealed,
 )
-from tiny_run import trainer
 
 from finetune.engine import checkpoints, storage
 from finetune.engine.predictions import EVALUATED
@@ -183,26 +179,6 @@ def test_best_weights_take_the_place_of_an_unfinished_checkpoint(
     (other / "step_4").mkdir(parents=True)
     resumed(killed, *SAVING, "--output_dir", str(other), asked=str(killed / "step_6")).train()
     assert storage.fault(other / "step_4") is None
-
-
-def test_a_rate_that_was_not_given_goes_on_as_the_checkpoint_has_it(tmp_path: Path) -> None:
-    """In version 0.1.0 the scalars then had the learning rate of all."""
-    flags = [*RUN[: RUN.index("--filter_learning_rate")], "--learning_rate", "0.02", *SAVING]
-    finished = trainer(tmp_path, *flags, "--filter_learning_rate", "0.02", count=13, dropout=0.3)
-    finished.train()
-    expected = outcome(finished)
-    for path in checkpoints.listed(tmp_path)[1:]:
-        shutil.rmtree(path)
-    (path,) = checkpoints.listed(tmp_path)
-    state = json.loads((path / "state.json").read_text())
-    state["fingerprint"]["filter_learning_rate"] = None
-    (path / "state.json").write_text(json.dumps(state))
-    sealed(path)
-    again = trainer(tmp_path, *flags, "--resume_from_checkpoint", "last", count=13, dropout=0.3)
-    again.resume("last")
-    assert again.filter_learning_rate == 0.02
-    again.train()
-    assert_same(outcome(again), expected)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -158,6 +159,25 @@ def test_random_states_that_cannot_be_restored_are_refused(killed: Path, damage:
         resumed(killed, *SAVING)
 
 
+class Evil:
+    """Runs what it says when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_states_that_would_run_code_are_refused(killed: Path) -> None:
+    file = killed / "step_6" / "optimizer.bin"
+    torch.save(Evil(killed / "was-here"), file)
+    sealed(killed / "step_6")
+    with pytest.raises(checkpoints.CheckpointError, match=r"cannot be loaded \(UnpicklingError"):
+        resumed(killed, *SAVING)
+    assert not (killed / "was-here").exists()
+
+
 def test_other_conditions_are_told(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     resumed(killed, *SAVING)
     assert "under other conditions" not in caplog.text
@@ -180,7 +200,7 @@ def test_other_versions_and_unknown_conditions_are_told(
             state["conditions"] | {"torch": "1.0", "transformers": "2.0"},
             ("torch: '1.0' -> '2", "transformers: '2.0' -> '5"),
         ),
-        ({}, ("threads: None -> ", "machine: None -> ", "torch: None -> ")),  # version 0.1.0's
+        ({}, ("threads: None -> ", "machine: None -> ", "torch: None -> ")),
     ):
         file.write_text(json.dumps(state | {"conditions": conditions}))
         sealed(killed / "step_6")

@@ -35,6 +35,7 @@ FOLDERS: dict[str, tuple[str | None, str, list[str]]] = {
         "", ["without split 'validation'", "it has train, dev", "{folder}"],
     ),
     "nothing in it": (f"{CARD}{TRAIN}{VALIDATION}---\n", "empty", ["{broken}", "whole parquet"]),
+    "nothing in it, without": (None, "empty", ["a file of dataset_name is '{broken}'", "is empty"]),
     "None in a row": (f"{CARD}{TRAIN}{VALIDATION}---\n", "null", ["row 2 of {broken}", "is None"]),
 }  # fmt: skip
 BREAK: dict[str, Content] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from datasets import Dataset, DatasetDict
 
 import tasks
 from finetune.data import rows as data
+from finetune.errors import Refused
 from finetune.settings.groups import DataArguments
 
 
@@ -21,7 +23,7 @@ def test_a_folder_with_the_hubs_card_is_read_like_the_hub(tmp_path: Path) -> Non
         card += [f"  - split: {split}", f"    path: mrpc/{split}-*"]
     (tmp_path / "README.md").write_text("\n".join([*card, "---", ""]))
     task, rows = load(task_name="mrpc", dataset_name=str(tmp_path), predict=True)
-    assert task is tasks.get("mrpc")
+    assert task == tasks.get("mrpc")
     assert {name: len(split) for name, split in rows.items()} == {
         "train": 8,
         "validation": 5,
@@ -70,12 +72,76 @@ def test_own_files_without_a_task(tmp_path: Path) -> None:
     assert rows["train"]["labels"][:] == [0, 1, 0]
     scores = Dataset.from_dict({"one": ["a"], "two": ["b"], "label": [0.5]})
     path = write(scores, tmp_path / "scores.parquet")
-    task, rows = load(train_file=path, validation_file=path)
+    task, rows = load(train_file=path, validation_file=path, text_column_names=["one", "two"])
     assert (task.objective, task.text_columns) == ("regress", ("one", "two"))
     flags = Dataset.from_dict({"text": ["a", "b"], "label": [True, False]})
     path = write(flags, tmp_path / "flags.parquet")
     task, rows = load(train_file=path, validation_file=path)
     assert (task.label_names, rows["train"]["labels"][:]) == (("0", "1"), [1, 0])
+
+
+REVIEWS = "review_id,text,stars\nr-1,a good cat,high\nr-2,a bad dog,low\n"
+
+
+def test_columns_of_own_files_are_named_and_not_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text(REVIEWS.replace("stars", "label"))
+    files = {"train_file": str(path), "validation_file": str(path)}
+    said = (
+        rf"^train_file {path} is a table with the columns review_id \(string\), text \(string\), "
+        r"label \(string\); .* it has 2\. Name the one to read, --text_column_names text, or the "
+        r"two of a pair, --text_column_names review_id,text\.$"
+    )
+    with pytest.raises(Refused, match=said):
+        load(**files)
+    task, rows = load(**files, text_column_names=["text"])
+    assert task.columns == {"text": "text", "label": "label"}
+    assert rows["train"][0] == {"text": "a good cat", "labels": 0}
+    path.write_text(REVIEWS)
+    with pytest.raises(Refused, match=r"with the column label of.*--label_column_name\."):
+        load(**files, text_column_names=["text"])
+    task, rows = load(**files, text_column_names=["text,review_id"], label_column_name="stars")
+    assert task.columns == {"text": "text", "text_pair": "review_id", "label": "stars"}
+    assert rows["train"][1] == {"text": "a bad dog", "review_id": "r-2", "labels": 1}
+    with pytest.raises(Refused, match=r"without column 'body'.*it has review_id, text, stars"):
+        load(**files, text_column_names=["body"], label_column_name="stars")
+
+
+def test_the_tables_that_the_docs_show_are_read_as_they_say(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "fine-tuning.md").read_text("utf-8")
+    shown = re.findall(r"\n\n([^\n]+)\n\n```(csv|json)\n(.*?)```", page, re.DOTALL)
+    found = {}
+    for number, (said, kind, table) in enumerate(shown):
+        words = re.search(r"`--text_column_names ([\w,]+)(?: --label_column_name (\w+))?`", said)
+        flags = {}
+        if words:
+            flags = {"text_column_names": [words[1]], "label_column_name": words[2]}
+        path = tmp_path / f"{number}.{kind}"
+        path.write_text(table)
+        task, rows = load(train_file=str(path), validation_file=str(path), **flags)
+        assert len(rows["train"]) == 2
+        found[said.split(" ")[0]] = (task.objective, *task.columns.values())
+    assert found == {
+        "Sentences": ("classify", "text", "label"),
+        "With": ("classify", "review", "label"),
+        "Pairs": ("classify", "premise", "hypothesis", "relation"),
+        "Regression": ("regress", "one", "two", "score"),
+        "Code": ("classify", "func", "target"),
+    }
+
+
+def test_a_tasks_columns_may_have_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("id,NA,is_good\n1,007,0\n2,a dog,1\n")
+    named = {"text_column_names": ["NA"], "label_column_name": "is_good"}
+    task, rows = load(task_name="cola", train_file=str(path), validation_file=str(path), **named)
+    assert (task.name, task.columns) == ("cola", {"text": "NA", "label": "is_good"})
+    assert rows["train"][:] == {"NA": ["007", "a dog"], "labels": [0, 1]}
+    with pytest.raises(Refused, match=r"allowed: a column for each of task rte: sentence1, sent"):
+        load(task_name="rte", train_file=str(path), validation_file=str(path), **named)
+    for names in (["a", "b", "c"], ["a,"], ["a", "a"]):
+        with pytest.raises(Refused, match=r"allowed: one column, or two that are read as a pair"):
+            DataArguments(text_column_names=names)
 
 
 def test_refusals_of_sources(tmp_path: Path) -> None:

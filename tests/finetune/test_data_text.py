@@ -10,9 +10,10 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, GPT2Config
 
 import tasks
+from finetune import lm as script
 from finetune.data import text as texts
 from finetune.data.windows import Blocks, Offsets, Windows
-from finetune.models import language
+from finetune.models import language, loading
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
 from finetune.settings.training import TrainArguments
 from tasks import demo_lm, lm
@@ -86,6 +87,12 @@ def test_a_txt_file_is_kept_as_it_is(tmp_path: Path, tokenizer) -> None:
     # A tab is not among the characters of this tokenizer.
     assert tokenizer.decode(text.tokens).replace("\ufffd", "\t") == path.read_text()
     assert text.words == 4 + 3
+
+
+def test_the_text_column_by_the_name_that_the_other_scripts_have() -> None:
+    base = ["--model_name_or_path", "m", "--output_dir", "o", "--task_name", "demo"]
+    settings = script.SCHEMA.parse([*base, "--text_column_names", "body"])
+    assert settings.data.text_column == "body"
 
 
 def test_a_folder_with_a_text_column(tmp_path: Path) -> None:
@@ -199,6 +206,28 @@ def test_untrained_configuration(tokenizer) -> None:
     assert config.eos_token_id == tokenizer.eos_token_id
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "name", "expected"),
+    [
+        ("gpt2", "n_inner=2048,n_layer=2", "n_inner", 2048),
+        ("gpt_neo", "intermediate_size=16", "intermediate_size", 16),
+    ],
+)
+def test_what_is_none_in_the_configuration_can_be_set(
+    tokenizer, kind: str, change: str, name: str, expected: object
+) -> None:
+    arguments = LanguageModelArguments(
+        model_type=kind, tokenizer_name="char", config_overrides=change
+    )
+    assert getattr(language.load_config(arguments, tokenizer), name) == expected
+
+
+def test_scalars_are_of_their_kinds() -> None:
+    for text, expected in (("8", 8), ("1e-5", 1e-5), ("False", False), ("word", "word")):
+        found = loading._scalar(text)
+        assert (found, type(found)) == (expected, type(expected))
+
+
 def test_refusals_of_flags() -> None:
     data, model = LanguageDataArguments, LanguageModelArguments
     start = {"model_type": "gpt2", "tokenizer_name": "char"}
@@ -226,6 +255,8 @@ def test_refusals_of_configurations(tokenizer, tmp_path: Path) -> None:
         ({"model_type": "gpt3"}, "model_type is 'gpt3'; allowed: a type that transformers has"),
         ({"model_type": "gpt2", "config_overrides": "n_embdx=1"}, r"of .*n_embd, .*n_embdx isn't"),
         ({"model_type": "gpt2", "config_overrides": "n_embd"}, "allowed: name=value, parted by"),
+        ({"model_type": "gpt2", "config_overrides": "n_inner=2.5"}, "n_inner.* expected int, got"),
+        ({"model_type": "gpt2", "config_overrides": "n_inner"}, "of .*n_inner, .*transformers"),
         ({"config_name": str(tmp_path / "patched")}, "this one is patched with gfsa"),
         ({"model_name_or_path": str(tmp_path / "small")}, "a tokenizer of at most 7 tokens"),
     ]

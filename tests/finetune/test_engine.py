@@ -225,8 +225,6 @@ def test_the_time_of_earlier_parts_counts(tmp_path: Path) -> None:
         for name in ("step_2", "step_4")
     )
     assert 1000.0 < first < last < found
-    # Checkpoints of 0.1.0 know the time of each step alone.
-    assert progress.Progress.of({"step_seconds": [1.0, 2.5]}).train_seconds == 3.5
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,11 @@ BAD_FOLDERS: dict[str, tuple[Change, str]] = {
         lambda folder: (folder / "validation" / "dog" / "new.png").touch(),
         "the image /validation/dog/new.png is unreadable; allowed",
     ),
+    "broken link": (
+        lambda folder: (folder / "train" / "dog" / "new.png").symlink_to("gone.png"),
+        "train_dir is '/train/dog/new.png'; allowed: a folder of images that are there. It is a "
+        "link to gone.png, which does not exist",
+    ),
     "truncated": (truncated, "the image /train/cat/0.png is unreadable; allowed"),
     "16 bits": (
         deep,
@@ -282,4 +287,5 @@ def test_the_first_images_of_a_folder_are_of_many_classes(tmp_path: Path) -> Non
     limits = ["--max_train_samples", "30", "--max_eval_samples", "30", "--max_train_steps", "1"]
     image_classification.main([*argv, *limits])
     lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()[1:]
-    assert {line.split("\t")[-1] for line in lines} == {"0", "1", "2"}
+    cells = {tuple(line.split("\t")[2::2]) for line in lines}
+    assert cells == {("0", "cat"), ("1", "dog"), ("2", "emu")}

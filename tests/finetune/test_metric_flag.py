@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import evaluate
 import pytest
 import tiny_code
 from glue_runs import flags, written
 
-from finetune import code_classification, glue, lm
+from finetune import code_classification, compare, glue, lm
 
 OWN = '''
 import datasets
@@ -106,7 +107,8 @@ def test_written_labels_are_measured_by_them_too(tmp_path: Path) -> None:
     [
         ("no/such.py", r"metric is 'no/such\.py'"),
         ("no_such_metric", r"metric is 'no_such_metric'.*accuracy, f1"),
-        ("someone/else", r"metric is 'someone/else'"),
+        ("someone/else", r"metric is 'someone/else'.*or give --trust_remote_code to fetch"),
+        ("someone/else:beta=2", r"metric is 'someone/else'.*or give --trust_remote_code to fetch"),
     ],
 )
 def test_refusals_come_before_a_model_is_looked_for(
@@ -116,3 +118,37 @@ def test_refusals_come_before_a_model_is_looked_for(
     with pytest.raises(ValueError, match=message) as caught:
         glue.main(argv)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variant", ["none", "gfsa"])
+def test_code_of_the_hub_is_run_for_whoever_says_so(
+    tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a recipe that does not. A local module stands for what the hub would send."""
+    own, asked = own_metric(tmp_path), []
+    real = evaluate.load
+
+    def fetched(place: str, **options: object) -> object:
+        asked.append(place)
+        return real(own, **options)
+
+    monkeypatch.setattr(evaluate, "load", fetched)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"metric: [some/{variant}]\n")
+    argv = flags(tmp_path, "cola", "--recipe", str(recipe), "--variant", variant)
+    with pytest.raises(ValueError, match=rf"^metric is 'some/{variant}'; .*--trust_rem"):
+        glue.main(argv)
+    assert asked == []
+    glue.main([*argv, "--trust_remote_code"])
+    assert set(asked) == {f"some/{variant}"}
+    assert "eval_wrong" in written(tmp_path)
+
+
+def test_a_comparison_fetches_no_code_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "load", pytest.fail)
+    argv = ["--script", glue.__file__, "--task_name", "cola", "--model_name_or_path", "m"]
+    argv += ["--variants", "none", "gfsa", "--output_dir", str(tmp_path / "o")]
+    with pytest.raises(ValueError, match=r"^metric is 'some/hub-id'; .*--trust_remote_code"):
+        compare.main([*argv, "--metric", "some/hub-id"])

@@ -97,8 +97,8 @@ def test_the_same_run_may_be_done_again(tmp_path: Path) -> None:
         pass
 
 
-def test_results_of_version_0_1_0_are_read(tmp_path: Path) -> None:
-    version = ROOT / "tests" / "fixtures" / "0.1.0"
+def test_results_of_version_0_2_0_are_read(tmp_path: Path) -> None:
+    version = ROOT / "tests" / "fixtures" / "0.2.0"
     shutil.copy(version / "outputs" / "training" / RESULTS, tmp_path)
     _, given = json.loads((version / "commands.json").read_text())["training"]
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import image_runs
+import numpy as np
 import pytest
 from glue_runs import ROOT, flags, written
 
 from finetune import code_classification, compare, glue, image_classification, lm
 from finetune.engine import panels
 from finetune.engine.display import duration
+from finetune.engine.predictions import write_evaluated
 from finetune.settings import recipes
 from hf_graphattn import command
+from tasks import Split
 
 GFSA = ("--variant", "gfsa", "--order", "4", "--layers", "0", "--filter_learning_rate", "0.1")
 
@@ -80,6 +83,27 @@ def test_what_is_about_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert model.endswith(" parameters, trained: all")
     assert "auto" in attention
     assert found["Training: glue.py device"].endswith("float32")
+
+
+def test_what_is_read_of_own_files_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = flags(tmp_path, "cola", "--text_column_names", "review")
+    file = tmp_path / "own.csv"
+    file.write_text("id,review,label\na1,good,positive\na2,bad,negative\na3,worse,negative\n")
+    own = {"--train_file": str(file), "--validation_file": str(file)}
+    argv = [*argv[4:], *(word for pair in own.items() for word in pair)]
+    results = glue.main(argv)
+    found = rows(capsys.readouterr().out)
+    assert found["Training: glue.py columns"] == "text <- review, label <- label"
+    assert found["Training: glue.py labels"] == "negative 2, positive 1"
+    assert results["columns"] == {"text": "review", "label": "label"}
+    assert results["data"]["train"]["labels"] == {"negative": 2, "positive": 1}
+    file.write_text("id,review,score\na1,good,0.5\na2,bad,0.25\n")
+    glue.main([*argv, "--label_column_name", "score", "--overwrite_output_dir"])
+    found = rows(capsys.readouterr().out)
+    assert found["Training: glue.py columns"] == "text <- review, label <- score"
+    assert found["Training: glue.py labels"] == "numbers: regression"
 
 
 def test_what_has_come_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,20 +228,18 @@ def test_what_was_left_to_the_model_is_compared_by_what_it_came_to(
 
 def test_a_run_that_gives_one_answer_says_so(tmp_path: Path) -> None:
     """By the name of its class; scores and texts as they are."""
-    for objective, names, answer, said in (
-        ("classify", ("no", "yes"), "1", "yes"),
-        ("regress", (), "1", "1"),
-        ("ctc", (), "", "no text"),
+    trainer = SimpleNamespace(folder=tmp_path)
+    for names, predictions, said in (
+        (("no", "yes"), np.array([1, 1]), "yes"),
+        ((), np.array([1.0, 1.0]), "1.0"),
+        ((), np.array(["", ""]), "no text"),
     ):
-        rows = [f"{i}\t{answer}\t{i}" for i in range(2)]
-        text = "\n".join(["index\tprediction\tlabel", *rows]) + "\n"
-        (tmp_path / "eval_predictions.tsv").write_text(text)
-        task = SimpleNamespace(objective=objective, label_names=names)
-        found = list(panels._constant(SimpleNamespace(folder=tmp_path, task=task)))
+        write_evaluated(Split("validation"), predictions, np.array([0, 1]), tmp_path, names)
+        found = list(panels._constant(trainer))
         told = f"every row is predicted as {said} (eval_predictions.tsv)"
         assert found == [("warning", told)]
     (tmp_path / "eval_predictions.tsv").write_text("index\tprediction\tlabel\n0\t1\t1\n1\t1\t1\n")
-    assert list(panels._constant(SimpleNamespace(folder=tmp_path, task=task))) == []
+    assert list(panels._constant(trainer)) == []
 
 
 def test_an_adapter_is_named_with_what_it_trains(

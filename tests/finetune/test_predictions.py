@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 import tasks
 from finetune import glue
 from finetune.engine.predictions import EVALUATED
+from finetune.errors import Refused
 from finetune.experiments import examples
 from tasks.metrics import scores
 
@@ -63,6 +64,26 @@ def test_every_split_and_scores_are_written(tmp_path: Path, name: str) -> None:
         assert [t.metric for t in tests] == ["accuracy", "accuracy_mm"]
     else:
         assert [t.metric for t in tests] == ["pearson", "spearmanr"]
+
+
+def test_classes_have_their_names_beside_their_numbers(tmp_path: Path) -> None:
+    argv = flags(tmp_path, "mrpc", "--do_predict", "--max_train_steps", "1")
+    glue.main(argv)
+    names = tasks.get("mrpc", "glue").label_names
+    lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction\tlabel\tprediction_name\tlabel_name"
+    for line in lines[1:]:
+        _, prediction, label, *said = line.split("\t")
+        assert said == [names[int(prediction)], names[int(label)]]
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_length_without_room_for_text_is_refused(tmp_path: Path, length: int) -> None:
+    argv = flags(tmp_path, "mrpc", "--max_length", str(length))
+    said = rf"^max_length is {length}; allowed: 4 or more with this tokenizer, which puts 3 tokens"
+    with pytest.raises(Refused, match=said):
+        glue.main(argv)
+    glue.main(flags(tmp_path, "mrpc", "--max_length", "4", "--max_train_steps", "1"))
 
 
 def test_row_by_row_whatever_was_read_first(tmp_path: Path) -> None:

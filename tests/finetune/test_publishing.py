@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import cards
 import image_runs
 import pytest
+import tiny_code
 import tiny_task
 import torch
 from accelerate import PartialState
@@ -41,10 +43,12 @@ def test_a_run_is_pushed_with_its_metrics(tmp_path: Path) -> None:
     assert "license: mit" in card
     assert "| num_train_epochs | 1 |" in card
     assert "output_dir" not in card
-    (code, _), (said,) = cards.blocks(card, "python"), cards.blocks(card, "text")
-    assert said.split()[0] in ("unacceptable", "acceptable")
-    shown = re.findall(r'inputs = tokenizer\("(.+)", return_tensors', code)
-    assert set(shown[0].split()) <= set(tiny_task.WORDS)
+    assert_a_row_is_shown(card)
+
+
+def assert_a_row_is_shown(card: str) -> None:
+    (row,) = re.findall(r'inputs = tokenizer\("(.+)", return_tensors', cards.blocks(card)[0])
+    assert set(row.split()) <= set(tiny_task.WORDS)
 
 
 def test_plain_attention_is_pushed_with_a_card_of_its_own(tmp_path: Path) -> None:
@@ -59,7 +63,7 @@ def test_plain_attention_is_pushed_with_a_card_of_its_own(tmp_path: Path) -> Non
     assert values["matthews_correlation"] == written(tmp_path)["eval_matthews_correlation"]
     assert "with plain attention" in card.text
     assert "| num_train_epochs | 1 |" in card.text
-    (code,) = cards.blocks(card.text, "python")
+    (code,) = cards.blocks(card.text)
     assert code.endswith('AutoModelForSequenceClassification.from_pretrained("user/plain")')
 
 
@@ -71,7 +75,7 @@ def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:
     assert 'ga.load_peft(base, "user/lora")' in card
     assert "library_name: peft" in card
     assert "More Information Needed" not in card
-    assert len(cards.blocks(card, "text")) == 1
+    assert_a_row_is_shown(card)
 
 
 def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> None:
@@ -90,7 +94,6 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
     card = files["README.md"].decode()
     assert Image.open(io.BytesIO(files["example.png"])).size == (8, 8)
     assert 'hf_hub_download("user/swin", "example.png")' in card
-    assert cards.blocks(card, "text")[0].split()[-1].startswith("0.")
     assert "pipeline_tag: image-classification" in card
     assert "type: image-classification" in card
     assert "type: top5_accuracy" in card
@@ -105,6 +108,51 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
     assert ga.is_patched(pulled)
     with torch.no_grad():
         assert torch.equal(pulled(**inputs).logits, own(**inputs).logits)
+
+
+def test_a_pushed_run_tells_no_path_of_the_machine(tmp_path: Path) -> None:
+    """`pushed` looks for that of its folder in all files; here in a language model's, tracked."""
+    text = tmp_path / "secret" / "text.txt"
+    text.parent.mkdir()
+    text.write_text("one two three four five\n" * 20)
+    argv = [
+        *("--model_type", "gpt2", "--config_overrides", "n_layer=1,n_embd=8,n_head=2"),
+        *("--tokenizer_name", "char", "--train_file", str(text), "--block_size", "16"),
+        *("--validation_file", str(text), "--output_dir", str(tmp_path / "out")),
+        *("--max_train_steps", "1", "--report_to", "tensorboard", "--do_predict"),
+        *("--test_file", str(text), "--push_to_hub", "--hub_model_id", "user/lm"),
+    ]
+    files = pushed("lm", argv, "user/lm", tmp_path / "home")
+    said = json.loads(files["all_results.json"])
+    assert said["settings"]["train_file"] == ".../text.txt"
+    assert said["data"]["train"]["files"] == {".../text.txt": text.stat().st_size}
+    assert said["settings"]["hub_model_id"] == "user/lm"
+    kept = json.loads((tmp_path / "out" / "all_results.json").read_text())
+    assert kept["settings"]["train_file"] == str(text)
+    assert list((tmp_path / "out").rglob("hparams.yml"))
+
+
+def test_a_pushed_adapter_tells_no_path_of_its_base(tmp_path: Path) -> None:
+    """Without filters its card is PEFT's own."""
+    tiny_code.save_data(tmp_path / "data")
+    argv = [
+        *("--model_name_or_path", str(tiny_code.save_t5(tmp_path / "t5")), "--max_length", "32"),
+        *("--task_name", "defect", "--dataset_name", str(tmp_path / "data"), "--do_predict"),
+        *("--output_dir", str(tmp_path / "out"), "--max_train_steps", "1", "--peft", "lora"),
+        *("--push_to_hub", "--hub_model_id", "user/code"),
+    ]
+    files = pushed("code_classification", argv, "user/code", tmp_path / "home")
+    assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == ".../t5"
+    assert b"base_model: .../t5" in files["README.md"]
+
+
+def test_files_of_one_name_are_all_told(tmp_path: Path) -> None:
+    sizes = {str(tmp_path / "a" / "x.csv"): 1, str(tmp_path / "b" / "x.csv"): 2, "hf/repo": 3}
+    (tmp_path / "all_results.json").write_text(json.dumps({"data": sizes}))
+    (made,) = publishing.additions(tmp_path)
+    with made.as_file() as file:
+        said = json.load(file)["data"]
+    assert said == {".../x.csv": 1, ".../x.csv (2)": 2, "hf/repo": 3}
 
 
 def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:
@@ -216,7 +264,7 @@ class Hub:
             raise self.error or OSError("401")
         return SimpleNamespace(gated="auto" if name.startswith("ILSVRC") else False)
 
-    def upload_folder(self, **_: Any) -> None:
+    def create_commit(self, *_: Any, **__: Any) -> None:
         raise OSError("the line\nwas cut")
 
 
@@ -251,14 +299,16 @@ def test_what_cannot_be_pushed_is_refused_before_training(
 
 
 def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
-    with pytest.raises(Refused, match=r"is whole, but could not be pushed \(`hf upload user/out"):
+    with pytest.raises(
+        Refused, match=r"is whole, but could not be pushed \(`python .*upload\(.*'user/out'"
+    ):
         publishing.push(tmp_path, publishing.repository(asked(tmp_path)), "cola: none")
 
 
 def test_the_example_of_an_earlier_push_is_not_pushed_again(
     tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "upload_folder", lambda self, **_: "address")
+    monkeypatch.setattr(hub, "create_commit", lambda *_, **__: "address")
     image = Image.fromarray(image_runs.pixels(1))
     publishing.push(tmp_path, "user/out", "cola: gfsa", ModelCard("with"), image)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "example.png"]

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForCTC,
+    AutoModelForImageClassification,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    get_scheduler,
+)
 
 import hf_graphattn as ga
 from finetune import code_classification, glue, image_classification, lm, speech_recognition
+from finetune.errors import Refused
+from finetune.experiments import arms, space
+from finetune.experiments.scripts import Script
+from finetune.models import loading, tuning
+from finetune.settings import recipes
 
 ROOT = Path(glue.__file__).parent
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 SCRIPTS = {
     "glue-": glue,
-    "ptb-|wikitext|shakespeare-": lm,
+    "ptb-|wikitext|shakespeare-|openwebtext": lm,
     "devign-|clone-": code_classification,
     "imagenet": image_classification,
     "librispeech|morse-": speech_recognition,
@@ -147,6 +165,42 @@ def test_refusals(
     assert re.search(message, said)
 
 
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in pairwise("abcdefghijk")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "at most 10000 values, aliases"),
+        ("seed: &a [*a]", "at most 10000 values, aliases"),
+        ("seed: " + "[" * 5000, "valid YAML"),
+        (b"seed: \xff", "valid YAML"),
+    ],
+)
+def test_yaml_that_means_too_much_is_refused_in_a_line(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    """Ten lists that name the one before ten times: 10^11 values."""
+    path = tmp_path / "file.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    for read in (
+        lambda: recipes.read(str(path), ["seed"]),
+        lambda: arms.read(str(path)),
+        lambda: space.read(str(path), Script(ROOT / "glue.py"), "gfsa"),
+    ):
+        with pytest.raises(Refused, match=f"allowed: {message}") as caught:
+            read()
+        assert len(str(caught.value)) < 1000
+
+
+def test_aliases_of_a_few_values_are_read(tmp_path: Path) -> None:
+    named = recipe(tmp_path, "layers: &few [0, 1]\nmetric: *few")
+    assert recipes.read(named, ["layers", "metric"]) == {"layers": [0, 1], "metric": [0, 1]}
+
+
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(ValueError, match=r"recipe is 'no\.yaml'; allowed: an existing YAML file"):
         glue.SCHEMA.parse(["--recipe", "no.yaml"])
@@ -165,6 +219,108 @@ def test_the_shipped_recipes_are_of_their_scripts(path: Path) -> None:
     assert found.filter.filter_learning_rate == of_paper
     plain = script.SCHEMA.parse(["--recipe", str(path), "--variant", "none"])
     assert (plain.variant, plain.train) == (None, found.train)
+
+
+# What the hub has under the names in the recipes, as far as a filter sees it.
+HUB: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {}),
+    "bert-base-uncased": ("bert", {}),
+    "albert-base-v2": ("albert", {"num_attention_heads": 12}),
+    "roberta-base": ("roberta", {}),
+    "microsoft/codebert-base": ("roberta", {}),
+    "Salesforce/codet5-small": ("t5", {"num_heads": 8, "decoder_start_token_id": 0}),
+    "Salesforce/codet5-base": ("t5", {"num_heads": 12, "decoder_start_token_id": 0}),
+    "uclanlp/plbart-base": ("plbart", {}),
+    "facebook/deit-tiny-patch16-224": ("vit", {"num_attention_heads": 3, "hidden_size": 192}),
+    "facebook/deit-small-patch16-224": ("vit", {"num_attention_heads": 6, "hidden_size": 384}),
+    "microsoft/swin-small-patch4-window7-224": ("swin", {}),
+}
+# What makes a model of each type small, with as many heads as it has: a width of 4 each.
+_ENCODER = {"num_hidden_layers": 2, "intermediate_size": 8, "vocab_size": 32}
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_layer": 2, "n_inner": 8, "vocab_size": 32, "bos_token_id": 2},
+    "bert": _ENCODER,
+    "albert": {**_ENCODER, "embedding_size": 8},
+    "roberta": _ENCODER,
+    "t5": {"num_layers": 2, "num_decoder_layers": 2, "d_kv": 4, "d_ff": 8, "vocab_size": 32},
+    "plbart": {
+        **{"encoder_layers": 2, "decoder_layers": 2, "vocab_size": 32},
+        **{"encoder_ffn_dim": 8, "decoder_ffn_dim": 8},
+    },
+    "vit": {"num_hidden_layers": 2, "intermediate_size": 8, "image_size": 16, "patch_size": 8},
+    "swin": {
+        **{"depths": [1, 1], "num_heads": [3, 6], "embed_dim": 12, "mlp_ratio": 1.0},
+        **{"image_size": 28, "patch_size": 2, "window_size": 7},
+    },
+    "wav2vec2": {
+        **{"num_hidden_layers": 2, "intermediate_size": 8, "vocab_size": 32},
+        **{"conv_dim": [8, 8], "conv_kernel": [4, 4], "conv_stride": [4, 4]},
+        **{"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "apply_spec_augment": False},
+        "num_conv_pos_embedding_groups": 4,
+    },
+}
+WIDTHS = {"gpt2": "n_embd", "t5": "d_model", "plbart": "d_model"}
+IDS = torch.tensor([[5, 6, 7, 8, 9, 2], [9, 8, 7, 6, 5, 2]])  # 2 ends a text
+
+
+def small(config: Any) -> Any:
+    """The configuration with all that makes it big smaller."""
+    kind = config.model_type
+    if kind != "swin":
+        setattr(config, WIDTHS.get(kind, "hidden_size"), 4 * config.num_attention_heads)
+    for name, value in SMALL[kind].items():
+        setattr(config, name, value)
+    return config
+
+
+def inputs(script: ModuleType, config: Any, is_written: bool) -> dict[str, torch.Tensor]:
+    """A batch of two rows, with labels."""
+    if script is speech_recognition:
+        return {"input_values": torch.randn(2, 400), "labels": IDS}
+    if script is image_classification:
+        size = config.image_size
+        return {"pixel_values": torch.randn(2, 3, size, size), "labels": torch.tensor([0, 1])}
+    labels = IDS if script is lm or is_written else torch.tensor([0, 1])
+    return {"input_ids": IDS, "labels": labels}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_model_of_a_shipped_recipe_takes_a_step(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In full as far as its shapes, without weights; then small, from nothing."""
+    (script,) = [script for start, script in SCRIPTS.items() if re.match(start, path.name)]
+    settings = script.SCHEMA.parse(["--recipe", str(path)])
+    model_flags, train = settings.model, settings.train
+    if model_flags.origin in HUB:
+        kind, known = HUB[model_flags.origin]
+        monkeypatch.setattr(loading, "pretrained", lambda *_: CONFIG_MAPPING[kind](**known))
+    is_written = getattr(model_flags, "objective", None) == "generate"
+    auto_class: Any = {
+        lm: AutoModelForCausalLM,
+        image_classification: AutoModelForImageClassification,
+        speech_recognition: AutoModelForCTC,
+    }.get(script, AutoModelForSeq2SeqLM if is_written else AutoModelForSequenceClassification)
+    if model_flags.model_name_or_path is None:
+        config = loading.untrained_config(model_flags)
+        with torch.device("meta"):
+            auto_class.from_config(config)
+    else:
+        config = loading.pretrained()
+        model_flags.model_name_or_path = None
+    config.eos_token_id = 2
+    model = loading.load_model(settings, small(config), auto_class).train()
+    assert ga.is_patched(model) == (settings.variant is not None)
+    optimizer = tuning.optimizer(model, settings)
+    get_scheduler(train.lr_scheduler_type, optimizer, 0, 4, train.schedule_settings)
+    watched = [scalar for _, scalar in ga.filter_parameters(model)]
+    watched = watched or [next(each for each in model.parameters() if each.dim() > 1)]
+    before = [each.detach().clone() for each in watched]
+    loss = model(**inputs(script, config, is_written)).loss
+    assert torch.isfinite(loss)
+    loss.backward()
+    optimizer.step()
+    assert all(not torch.equal(old, new) for old, new in zip(before, watched, strict=True))
 
 
 def test_there_are_recipes() -> None:

@@ -133,7 +133,7 @@ def test_truths_dashes_and_lists() -> None:
     assert parse("--load_best_model_at_end").train.load_best_model_at_end is True
     assert parse("--load_best_model_at_end No").train.load_best_model_at_end is False
     assert parse("--do-predict --max-length 7").data.max_length == 7
-    assert parse("--metric f1 a/b").data.metric == ["f1", "a/b"]
+    assert parse("--metric f1 a.py").data.metric == ["f1", "a.py"]
     assert parse("--dataset_name me/data").data.dataset_name == "me/data"
 
 

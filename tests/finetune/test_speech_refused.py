@@ -94,6 +94,10 @@ BAD_ROWS = {
     ),
     "no samples": (written("5.wav", wav(np.zeros(0))), ("5.wav of row 6 of", "no samples")),
     "nan": (written("1.wav", wav(NOT_FINITE)), ("1.wav of row 2 of", "NaN or infinite")),
+    "too loud": (
+        written("1.wav", wav(np.full(300, 1e30))),
+        ("1.wav of row 2 of", "unreadable", "a sample of 1e+30, where full scale is 1"),
+    ),
     "too short": (
         written("1.wav", wav(wave(1, 12))),
         ("row 2 of", "0.012 seconds long: 0 frames", "5 frames or more", "transcript"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import warm
@@ -19,6 +23,8 @@ from PIL import Image as Pillow
 
 from finetune import image_classification
 from finetune.data import streaming
+from finetune.data.images import StreamedImages
+from finetune.engine.checkpoints import CheckpointError
 from finetune.errors import Refused
 
 CARD = """---
@@ -91,6 +97,52 @@ def test_the_first_rows_are_a_prefix_with_a_digest_of_its_own(tmp_path: Path) ->
     assert whole.digest == streaming.opened(files_of(tmp_path)).digest != first.digest
     made(range(50, 57)).to_parquet(tmp_path / "data" / "train-0.parquet", batch_size=3)
     assert streaming.opened(files_of(tmp_path)).digest != whole.digest
+
+
+def write_group(path: Path, labels: Sequence[int], images: Sequence[bytes]) -> str:
+    """One row group of uncompressed bytes, as long whatever is in it."""
+    stored = pa.array([{"bytes": image, "path": None} for image in images])
+    table = pa.table({"image": stored, "label": pa.array(labels)})
+    pq.write_table(table.cast(LABELLED.arrow_schema), path, compression="none")
+    return str(path)
+
+
+def test_a_digest_tells_rows_of_equal_size_and_equal_statistics_apart(tmp_path: Path) -> None:
+    """Labels that change places, and images beyond the 4096 bytes that statistics hold."""
+    labels, images = [0, 1] * 50, [bytes([i % 9]) * 5000 for i in range(100)]
+    swapped, turned = [1 - label for label in labels], images[::-1]
+    first, other, drawn = (
+        write_group(tmp_path / f"{name}.parquet", *content)
+        for name, content in {
+            "first": (labels, images),
+            "labels": (swapped, images),
+            "images": (labels, turned),
+        }.items()
+    )
+    assert len({Path(path).stat().st_size for path in (first, other, drawn)}) == 1
+    names = {"image": "image", "label": "labels"}
+    digests = [streaming.opened([path]).named(names, 6).digest for path in (first, other, drawn)]
+    assert len(set(digests)) == 3
+    moved = shutil.copy(first, tmp_path / "moved.parquet")
+    assert streaming.opened([str(moved)]).named(names, 6).digest == digests[0]
+
+
+def test_other_rows_of_equal_size_are_no_resumption(tmp_path: Path) -> None:
+    """One image for all rows, and the other labels: each file is as long as it was."""
+    save_parquet(tmp_path)
+    plain = Pillow.fromarray(pixels(0))
+    for flip in (0, 1):
+        for path, count in zip(files_of(tmp_path), COUNTS, strict=True):
+            classes = [(number + flip) % 2 for number in range(count)]
+            rows = {"image": [plain] * count, "label": classes}
+            Dataset.from_dict(rows, features=LABELLED).to_parquet(path, batch_size=2)
+        argv = flags(tmp_path, tmp_path / "out", "--checkpointing_steps", "2")
+        if not flip:
+            image_classification.main([*argv, "--max_train_steps", "3"])
+            continue
+        argv += ["--max_train_steps", "3", "--resume_from_checkpoint", "last"]
+        with pytest.raises(CheckpointError, match=r"training data: '18 rows, .* -> '18 rows, "):
+            image_classification.main(argv)
 
 
 def test_an_epoch_reads_each_row_once_from_windows_of_row_groups() -> None:
@@ -176,11 +228,22 @@ def test_a_hubs_training_files_are_read_in_parts(tmp_path: Path) -> None:
     remote = json.loads((tmp_path / "remote" / "all_results.json").read_text())
     assert remote["eval_loss"] == local["eval_loss"]
     assert remote["train_loss"] == local["train_loss"]
-    assert remote["data"]["train"]["digest"] == local["data"]["train"]["digest"]
+    assert remote["data"]["train"]["digest"] == digest_by_blobs(folder)
     assert all("user/animals@" + "a" * 40 in name for name in remote["data"]["train"]["files"])
     kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     training = {len(files[f"data/train-{i}.parquet"]) for i in range(3)}
     assert not any(path.stat().st_size in training for path in kept)
+
+
+def digest_by_blobs(folder: Path) -> str:
+    """A digest of what a hub names the content of the training files by."""
+    rows = streaming.opened(files_of(folder))
+    named = {
+        file.name: replace(file, blob=hashlib.sha1(Path(file.name).read_bytes()).hexdigest())
+        for file in rows._files()
+    }
+    groups = [replace(group, file=named[group.file.name]) for group in rows.groups]
+    return streaming.Streamed(groups, rows.features).digest
 
 
 def bad_row(folder: Path, row: dict[str, object], features: Features = LABELLED) -> None:
@@ -212,6 +275,45 @@ def test_a_row_that_cannot_be_used_is_named_when_it_is_read(
     with pytest.raises(Refused) as caught:
         image_classification.main(flags(folder, tmp_path / "out"))
     assert str(caught.value).replace(str(tmp_path), "").startswith(said)
+
+
+def test_words_are_labels_where_a_card_names_the_classes(tmp_path: Path) -> None:
+    """And a label column that a file lacks is refused as a missing label."""
+    words = Features(image=Image(), label=Value("string"))
+    path = tmp_path / "words.parquet"
+    rows = made(range(3)).remove_columns("label").add_column("label", ["dog", "cat", "dog"])
+    rows.cast(words).to_parquet(path)
+    found = streaming.opened([str(path)], LABELLED).named({"label": "labels"}, 6)
+    feature = LABELLED["label"]
+    assert [found[i]["labels"] for i in range(3)] == feature.str2int(["dog", "cat", "dog"])
+    rows.remove_columns("label").to_parquet(path)
+    bare = streaming.opened([str(path)], LABELLED).named({"image": "image", "label": "labels"}, 6)
+    images = StreamedImages(bare, "RGB", "", range(3))
+    with pytest.raises(Refused, match=r"^In row 2 of .*words\.parquet, the label is None; allowed"):
+        images[1]
+    rows.map(lambda row: {"label": "horse"}).to_parquet(path)
+    other = streaming.opened([str(path)], LABELLED).named({"label": "labels"}, 6)
+    with pytest.raises(Refused, match=r"words\.parquet.*Row group 1: .*horse"):
+        other[0]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("names", [CLASSES[::-1], (*CLASSES, "horse")])
+def test_files_that_name_the_classes_differently_are_refused(
+    tmp_path: Path, is_streamed: bool, names: tuple[str, ...]
+) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    other = Features(image=Image(), label=ClassLabel(names=list(names)))
+    made(range(8), other).to_parquet(folder / "data" / "train-2.parquet")
+    argv = flags(folder, tmp_path / "out")
+    if not is_streamed:
+        argv = [word for word in replaced(argv, shuffle_buffer_size=None) if word != "--streaming"]
+    said = rf"column label in .*train-2\.parquet is {', '.join(names)}; allowed: that of .*train-0"
+    with pytest.raises(Refused, match=said):
+        image_classification.main(argv)
+    (folder / "README.md").unlink()
+    with pytest.raises(Refused, match=said):
+        image_classification.main(replaced(argv, dataset_name=str(folder / "data")))
 
 
 def no_names(folder: Path) -> None:

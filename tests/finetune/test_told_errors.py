@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from torch._utils import ExceptionWrapper
 from transformers import AutoConfig
 
@@ -75,6 +76,23 @@ def test_a_reading_process_tells_its_error_as_this_one_does(
 
 def test_a_defect_keeps_its_traceback() -> None:
     for error in (ValueError("not for people"), OSError("no"), KeyError("x")):
+        with pytest.raises(type(error)):
+            errors.exit_with(raising(error))
+
+
+@pytest.mark.parametrize("name", ["accelerate", "datasets"])
+def test_a_package_that_is_not_installed_is_told_in_a_line(name: str) -> None:
+    code = f"import sys; sys.modules[{name!r}] = None; from finetune import glue, errors; "
+    code += "errors.exit_with(glue.main)"
+    words = ["--model_name_or_path", "m", "--output_dir", "o", "--task_name", "cola"]
+    command = [warm.python("torch"), "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER.parent)
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(rf"error: .*{name}.* pip install -e '\.\[finetune\]'.*\n", done.stderr)
+
+
+def test_a_part_that_a_package_lacks_is_a_defect() -> None:
+    for error in (ModuleNotFoundError("no", name="torch.no"), ImportError("no", name="torch")):
         with pytest.raises(type(error)):
             errors.exit_with(raising(error))
 

@@ -191,7 +191,7 @@ def check(call: Call, variant: str) -> None:
         ]
 
     got = outcome(attend)
-    assert (got is REFUSED) == (call.extra_keys > 0 or refuses(call, variant)), call
+    assert (got is REFUSED) == (call.extra_keys > 0 or refuses(call)), call
     if got is REFUSED:
         return
     got = got.transpose(1, 2)
@@ -219,10 +219,10 @@ def gradients(out: Tensor, leaves: list[Tensor], upstream: Tensor) -> Any:
     return torch.autograd.grad(out, leaves, upstream, allow_unused=True, materialize_grads=True)
 
 
-def refuses(call: Call, variant: str) -> bool:
-    """Whether the kernel that was asked for takes no such dtype or degree, or no empty batch."""
+def refuses(call: Call) -> bool:
+    """Whether the kernel that was asked for takes no such dtype, or no empty batch."""
     without = {
-        "triton": call.dtype == torch.float64 or variant == "polynomial",  # its case has degree 3
+        "triton": call.dtype == torch.float64,
         "flex_attention": call.batch == 0,
     }
     return without.get(call.backend, False)

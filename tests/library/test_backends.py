@@ -242,3 +242,14 @@ def test_auto_takes_the_first_where_none_says_it_is_right() -> None:
     inputs = AttentionInputs(*(torch.randn(1, 2, 9, 16) for _ in range(2)), None, True, 0.25, 0.1)
     assert backends.choose("auto", ("sdpa",), inputs) == "sdpa"
     assert backends.explain("auto", (FLASH,), "cpu")[0] == FLASH
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("name", ["sdpa", "shared"])
+def test_x_has_a_row_for_every_key(name: str, groups: int) -> None:
+    """torch's fused kernel on the CPU takes fewer, and returns something."""
+    query, key = torch.randn(1, 4, 1, 8), torch.randn(1, 4 // groups, 6, 8)
+    attend = make(name, AttentionInputs(query, key, None, False, 0.3, 0.0))
+    with pytest.raises(ga.GraphAttentionError, match=r"rows of x in attend.* is 1; allowed: 6"):
+        attend(key[:, :, -1:])
+    assert attend(key).shape == query.shape

@@ -117,7 +117,7 @@ def test_a_card_with_an_input_of_ones_own(
     main(["card", str(tmp_path), "--repo_id", "user/name", *flags])
     card = ga.model_card(model, "user/name", tokenizer=tokenizer, **about)
     assert capsys.readouterr().out == f"{card}\n"
-    assert len(blocks(f"{card}", "text")) == 1
+    assert f'inputs = tokenizer("{text}", ' in blocks(card)[0]
 
 
 def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,8 @@ def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["supported", "{here}/none"], "none"),
         (["supported", "{here}"], r"cannot be loaded: .*config.json"),
-        (["report", "{plain}"], "is a plain checkpoint"),
+        (["report", "{plain}"], "a plain checkpoint. graphattn supported (?!.*patch_model)"),
+        (["report", "{plain}/config.json"], "a patched model's folder.* this is a file"),
         (["card", "{patched}", "--repo_id", "a/b/c"], "--repo_id is 'a/b/c'; allowed: the name of"),
         (["card", "{patched}"], "card: error: .* required: --repo_id"),
         (["report"], "report: error: .* required: model"),

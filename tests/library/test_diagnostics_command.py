@@ -90,12 +90,13 @@ def test_the_command_reads_images(tmp_path: Path) -> None:
         pixels = numbers.integers(0, 256, (8 + i, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{i}.png")
     arguments = ["--images", tmp_path / "images", "--max_sequences", 4, "--batch_size", 3]
-    arguments += ["--output", tmp_path / "page.html", "--json", tmp_path / "numbers.json"]
+    arguments += ["--output_dir", tmp_path / "a" / "new", "--json", tmp_path / "numbers.json"]
     for name in ("plain", "gfsa"):
         processor.save_pretrained(tmp_path / name)
         arguments += ["--model", tmp_path / name]
     main(["diagnose", *map(str, arguments)])
-    assert_pictures((tmp_path / "page.html").read_text(encoding="utf-8"), len(FIGURES))
+    page = tmp_path / "a" / "new" / "diagnosis.html"
+    assert_pictures(page.read_text(encoding="utf-8"), len(FIGURES))
     read = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))
     for name in ("plain", "gfsa"):
         (part,) = read[name]["parts"]

@@ -13,9 +13,10 @@ import torch
 from diagnosing import QUICK, assert_same, assert_unchanged, state, whole
 from tiny import LAYERS, build
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Wav2Vec2ForCTC
+from zoo import models
 
 import hf_graphattn as ga
-from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.backends import AttentionInputs, make
 from hf_graphattn.diagnostics import diagnose, measure
 from hf_graphattn.diagnostics.collect import PLAIN
 
@@ -116,6 +117,37 @@ def test_a_plain_model_that_peft_wraps_is_measured_with_its_adapter() -> None:
     assert_same(found, diagnose(wrapped.merge_and_unload(), batch, **QUICK), 1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_that_only_the_architecture_knows(padded: bool, dtype: torch.dtype) -> None:
+    """Gemma 2 caps its scores: every sequence has the entropy of its own, capped attention."""
+    model: Any = models.build("gemma2").to(dtype).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(30)  # so that the cap is felt
+    ids = torch.randint(3, model.config.vocab_size, (3, 9))
+    mask = torch.ones_like(ids)
+    mask[1:, -3 * padded :] = 0 if padded else 1
+    found = diagnose(model, {"input_ids": ids, "attention_mask": mask}, **QUICK).to_pandas()
+    entropy = found.query("statistic == 'entropy'").groupby("layer")["mean"].mean()
+    model.set_attn_implementation("eager")
+    every = []
+    for row, length in zip(ids, mask.sum(-1), strict=True):
+        matrices = model(row[None, :length], output_attentions=True, use_cache=False).attentions
+        rows = (-(a.double().xlogy(a.double())).sum(-1).mean() for a in matrices)
+        every.append(torch.stack(list(rows)))
+    expected = torch.stack(every).mean(0).detach()
+    assert expected.min() > 0.01
+    np.testing.assert_allclose(entropy, expected, rtol=1e-4 if dtype == torch.float32 else 1e-9)
+
+
+def test_a_name_that_the_model_does_not_take() -> None:
+    model = build("BERT")
+    with pytest.raises(ga.GraphAttentionError, match="is 'ids'; allowed: input_ids,"):
+        diagnose(model, {**whole(model), "ids": torch.ones(3, 9)}, **QUICK)
+    assert not ga.is_patched(model)
+
+
 def test_an_energy_that_is_kept_does_not_fall() -> None:
     """A that permutes the tokens keeps every energy; the order of the sum changes its rounding."""
     torch.manual_seed(0)
@@ -123,6 +155,7 @@ def test_an_energy_that_is_kept_does_not_fall() -> None:
     scores = 1e4 * torch.eye(length, dtype=torch.float64).expand(1, 50, -1, -1)
     inputs = AttentionInputs(scores, scores.roll(1, -1) / 1e4, None, False, 1.0, 0.0)
     value = torch.randn(1, 50, length, 3, dtype=torch.float64)
-    kept = measure.measure_heads(PLAIN.build(50), inputs, value, settings)
+    attend, every = make("eager", inputs), torch.arange(length)
+    kept = measure.measure_heads(PLAIN.build(50), attend, value, 0, every, settings)
     np.testing.assert_allclose(kept["energy_p2_before"], kept["energy_p2_after"])
     assert kept["energy_p2_falls"].sum() == kept["energy_p1.5_falls"].sum() == 0

@@ -144,15 +144,6 @@ def test_generate_goes_on_with_the_cache_of_the_turn_before(architecture: str, v
         ids = torch.cat([ids, torch.randint(3, 60, (1, 3))], dim=1)
 
 
-def test_a_cache_keeps_a_tensor_more_for_each_pass_after_the_first():
-    for variant, widths in (("gfsa", 2), ("laplacian", 1), ("plat", 1), ("polynomial", 3)):
-        model = generator("GPT-2", VARIANTS[variant])
-        cache = DynamicCache(config=model.config)
-        model(torch.randint(3, 60, (1, 5)), past_key_values=cache)
-        layer = cache.layers[0]
-        assert layer.values.shape[-1] == widths * layer.keys.shape[-1]
-
-
 def test_caches_that_cannot_serve_are_refused_by_name():
     model = generator("GPT-2", VARIANTS["gfsa"])
     ids = torch.randint(3, 60, (1, 5))
@@ -196,7 +187,7 @@ def test_cross_attention_caches_are_left_alone():
     assert isinstance(cache, EncoderDecoderCache)
     width = cache.cross_attention_cache.layers[0].keys.shape[-1]
     assert cache.cross_attention_cache.layers[0].values.shape[-1] == width
-    assert cache.self_attention_cache.layers[0].values.shape[-1] == 2 * width
+    assert cache.self_attention_cache.layers[0].values.shape[-1] == width
 
 
 def test_caches_of_other_filters():
@@ -204,12 +195,14 @@ def test_caches_of_other_filters():
     kept = _filled(generator("GPT-2", VARIANTS["laplacian"]), ids)
     with pytest.raises(ga.GraphAttentionError, match="filled without this filter's operands"):
         generator("GPT-2", VARIANTS["gfsa"])(ids, past_key_values=kept)
-    # A filter without operands goes on with a cache that a plain model filled.
+    # A filter without operands goes on with a cache that a plain model filled, or any other.
     for variant in ("laplacian", "plat"):
         model = generator("GPT-2", type(VARIANTS[variant])(layers=(-1,)))
         whole = model(ids).logits
-        plain = ga.unpatch_model(copy.deepcopy(model))
-        cache = DynamicCache(config=plain.config)
-        plain(ids[:, :5], past_key_values=cache)
-        got = model(ids[:, 5:], past_key_values=cache).logits
-        assert torch.allclose(got, whole[:, 5:], atol=1e-5)
+        first = ga.unpatch_model(copy.deepcopy(model))
+        for other in (first, ga.patch_model(copy.deepcopy(first), ga.GFSAConfig())):
+            cache = _filled(other, ids[:, :5])
+            got = model(ids[:, 5:], past_key_values=cache).logits
+            assert torch.allclose(got, whole[:, 5:], atol=1e-5)
+        with pytest.raises(ga.GraphAttentionError, match="filled without this filter's operands"):
+            other(ids[:, :1], past_key_values=cache)

@@ -201,16 +201,17 @@ class Products(TorchDispatchMode):
 
 @torch.no_grad()
 @pytest.mark.parametrize("variant", TWO_PASSES)
-def test_a_token_takes_two_products_and_writes_in_place(variant: str) -> None:
+def test_a_token_takes_a_product_a_pass_and_writes_in_place(variant: str) -> None:
     model = model_of("Llama", variant, "eager")
     ids = torch.randint(3, 60, (2, 9))
     cache = DynamicCache(config=model.config)
     model(ids[:, :8], past_key_values=cache)
-    places = [layer.values.data_ptr() for layer in cache.layers]
+    kept = [kept for layer in cache.layers for kept in (layer, *layer.operands)]
+    places = [each.keys.data_ptr() for each in kept]
     with Products() as products:
         model(ids[:, 8:], past_key_values=cache)
-    assert products.count == 2 * len(cache.layers)  # of queries and keys, of A and all that is kept
-    assert [layer.values.data_ptr() for layer in cache.layers] == places
+    assert products.count == len(cache.layers) + len(kept)  # of queries and keys, of A and each
+    assert [each.keys.data_ptr() for each in kept] == places
 
 
 @torch.no_grad()
@@ -218,12 +219,12 @@ def test_a_copied_cache_holds_its_tokens_alone() -> None:
     model = model_of("Llama", "gfsa")
     cache = DynamicCache(config=model.config)
     model(torch.randint(3, 60, (2, 9)), past_key_values=cache)
-    for layer in copy.deepcopy(cache).layers:
-        held = {
-            x.untyped_storage().data_ptr(): x for x in vars(layer).values() if torch.is_tensor(x)
-        }
-        kept = layer.keys.numel() + layer.values.numel()
-        assert sum(each.untyped_storage().nbytes() for each in held.values()) == 8 * kept
+    for whole in copy.deepcopy(cache).layers:
+        for layer in (whole, *whole.operands):
+            tensors = [each for each in vars(layer).values() if torch.is_tensor(each)]
+            held = {each.untyped_storage().data_ptr(): each for each in tensors}
+            kept = layer.keys.numel() + layer.values.numel()
+            assert sum(each.untyped_storage().nbytes() for each in held.values()) == 8 * kept
 
 
 @pytest.mark.parametrize("variant", TWO_PASSES)

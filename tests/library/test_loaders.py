@@ -16,7 +16,6 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 import hf_graphattn as ga
 
-OLD = Path(__file__).parent.parent / "fixtures" / "0.1.0" / "models" / "gfsa"
 LOADERS = {
     "BERT": "AutoModelForSequenceClassification",
     "GPT-2": "AutoModelForCausalLM",
@@ -63,12 +62,6 @@ def test_without_trust_they_refuse_and_name_what_loads_it(trust: bool, tmp_path:
     ):
         with pytest.raises(ValueError, match=r"hf_graphattn\.from_pretrained"):
             load()
-
-
-def test_a_folder_of_an_earlier_version_is_refused_at_loading_too() -> None:
-    with pytest.raises(ValueError, match="graph_attn"):
-        AutoModelForSequenceClassification.from_pretrained(OLD)
-    assert ga.is_patched(ga.from_pretrained(OLD))
 
 
 def test_a_pipeline_of_a_folder(tmp_path: Path) -> None:

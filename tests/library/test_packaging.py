@@ -29,6 +29,7 @@ model.save_pretrained("saved")
 assert ga.is_patched(ga.from_pretrained("saved"))
 (script,) = entry_points(group="console_scripts", name="graphattn")
 script.load()(["report", "saved"])
+script.load()(["card", "saved", "--repo_id", "user/name"])
 print(ga.__file__)
 """
 
@@ -46,10 +47,8 @@ def test_the_wheel_holds_only_the_library(wheel: Path):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hf_graphattn"}
     shipped = {name for name in names if name.startswith("hf_graphattn/")}
     source = (ROOT / "hf_graphattn").rglob("*")
-    own = {
-        str(p.relative_to(ROOT)) for p in source if p.suffix in (".py", ".pyi", ".json", ".typed")
-    }
-    assert shipped == own
+    suffixes = (".py", ".pyi", ".json", ".md", ".typed")
+    assert shipped == {str(p.relative_to(ROOT)) for p in source if p.suffix in suffixes}
 
 
 def test_the_wheel_works_away_from_the_repository(wheel: Path, tmp_path: Path):

@@ -46,6 +46,21 @@ def test_an_arm_of_another_name_looks_like_its_variant_where_that_is_free() -> N
     assert [look.colour for look in before.values()] == [palette.GREY, palette.BLACK]
 
 
+def test_settings_with_a_name_of_their_own_have_a_look_of_their_own() -> None:
+    """Of one variant three, beside it and without it; another variant's arm of the name has not."""
+    arms = {name: variant for name, (variant, _, _) in palette.PRESETS.items()}
+    beside = looks({name: name for name in EVERY} | arms)
+    assert {name: beside[name] for name in arms} == looks(arms)
+    assert len({look.colour for look in beside.values()}) == len(EVERY) + len(arms)
+    assert [beside[name].label for name in ("gain", "degree1")] == ["gain a head", "degree 1"]
+    assert looks({"gain": "gfsa"})["gain"].colour == beside["gfsa"].colour
+    fast = looks({"degree1-1e-1": "polynomial", "degree2-1e-1": "polynomial"})
+    assert [look.colour for look in fast.values()] == [
+        *(beside[name].colour for name in ("degree1", "degree2")),
+    ]
+    assert fast["degree1-1e-1"].label == "degree1-1e-1"
+
+
 def test_names_that_would_read_alike_are_written_out() -> None:
     found = looks({"none": "none", "plain": "none", "GFSA": "gfsa", "gfsa": "gfsa"})
     assert [look.label for look in found.values()] == ["none", "plain", "GFSA", "gfsa"]

@@ -240,3 +240,23 @@ def test_an_additive_mask_has_its_gradient(rows: int | None, shape: tuple[int, .
         return plat.blockwise(inputs_of(query, key, bias, False), every(value), p, 1e-2, rows)
 
     assert torch.autograd.gradcheck(run, (query, key, value, bias, p), fast_mode=True)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.5])
+def test_values_in_tight_clusters_lose_no_more_in_blocks(p: float) -> None:
+    """Their distances are near the rounding error of the products that give them."""
+    torch.manual_seed(0)
+    centres, which = torch.randn(1, 4, 4, 64), torch.randint(4, (150,))
+    value = centres[:, :, which] + 0.003 * torch.randn(1, 4, 150, 64)
+    query, key, grad = (torch.randn(1, 4, 150, 64) for _ in range(3))
+
+    def result(name: str, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [each.to(dtype).requires_grad_() for each in (query, key, value)]
+        attend = make(name, inputs_of(leaves[0], leaves[1], None, False))
+        out = ga.PLaTConfig(p=p).build(4)(attend, leaves[2])
+        return [out, *torch.autograd.grad(out, leaves, grad.to(dtype))]
+
+    exact = result("eager", torch.float64)
+    pairs = zip(result("blockwise", torch.float32), result("eager", torch.float32), strict=True)
+    for (blocks, whole), expected in zip(pairs, exact, strict=True):
+        assert error(blocks, expected) < 3 * error(whole, expected)

@@ -22,7 +22,7 @@ from hf_graphattn import backends
 from hf_graphattn.backends import AttentionInputs, attention_matrix, choose, make
 from hf_graphattn.backends.triton import TritonAttention
 from hf_graphattn.kernels import plat
-from hf_graphattn.kernels.triton_call import Block, precision
+from hf_graphattn.kernels.plat.triton import Block, precision
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="Triton is published for Linux alone"
@@ -422,7 +422,7 @@ def test_they_compile_for_a_gpu_and_fit_its_shared_memory_and_registers(
     """The interpreter runs what the compiler may refuse. 99 KB is what small GPUs have."""
     program = Path(__file__).parents[1] / "triton_compile.py"
     settings = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, str(program), "plat", dtype, str(width), mask]
+    command = [sys.executable, str(program), dtype, str(width), mask]
     done = subprocess.run(command, capture_output=True, text=True, env=settings)
     assert done.returncode == 0, done.stderr
     used = {

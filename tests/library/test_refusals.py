@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from refusals import ARGUMENTS, FILTER, FOLDERS, refused, untouched
-from tiny import MODELS, inputs
+from tiny import LAYERS, MODELS, inputs
 from transformers import AutoModelForSequenceClassification
 
 import hf_graphattn as ga
+
+CONFIG = ga.GFSAConfig(w_K=0.2)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -52,6 +57,100 @@ def test_a_patched_part_counts_as_patched() -> None:
         ga.patch_model(model, ga.GFSAConfig())
     ga.unpatch_model(model)
     assert not ga.is_patched(model)
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "BART"])
+def test_a_part_is_not_unpatched_alone(architecture: str) -> None:
+    model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(w_K=0.2))
+    with untouched(model), refused("a part of a model", "the whole model"):
+        ga.unpatch_model(getattr(model, model.base_model_prefix))
+    assert not hasattr(ga.unpatch_model(model).config, "graph_attn")
+
+
+@pytest.mark.parametrize("architecture", ["BART", "T5"])
+def test_a_part_that_nothing_would_load_is_not_saved(architecture: str, tmp_path: Path) -> None:
+    model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(w_K=0.2))
+    for part in (model.get_encoder(), copy.deepcopy(model.get_encoder())):
+        with refused("a part of a patched model", "Save the whole"):
+            part.save_pretrained(tmp_path)
+    assert not any(tmp_path.iterdir())
+    model.save_pretrained(tmp_path)
+    ids = {"input_ids": inputs(model)["input_ids"]}
+    loaded = ga.from_pretrained(tmp_path).get_encoder()(**ids)[0]
+    assert loaded.equal(model.eval().get_encoder()(**ids)[0])
+    ga.unpatch_model(model).get_encoder().save_pretrained(tmp_path / "plain")
+
+
+def test_a_traced_model_is_refused() -> None:
+    model = MODELS["BERT"]()
+    ids = inputs(model)["input_ids"]
+    traced = torch.jit.trace(model, ids, strict=False, check_trace=False)
+    for call in (ga.is_patched, ga.unpatch_model, lambda each: ga.patch_model(each, CONFIG)):
+        with refused("model is 'TopLevelTracedModule'", "then trace it"):
+            call(traced)
+
+
+def test_a_scalar_that_is_no_field_is_refused() -> None:
+    own = type("OwnConfig", (ga.VariantConfig,), {"scalars": ("w",)})
+    with refused("'scalars' of variant 'own_scalars'", "('w',)", "trainable, layers"):
+        ga.register("own_scalars")(dataclasses.dataclass(frozen=True)(own))
+    assert "own_scalars" not in ga.variant_configs()
+
+
+def test_what_says_eager_for_attentions_is_answered() -> None:
+    model = ga.patch_model(MODELS["BERT"](), CONFIG)
+    batch = inputs(model)
+    with pytest.raises(ValueError, match="set it to 'eager'"):  # transformers' own
+        model.config.output_attentions = True
+    model.set_attn_implementation("eager")
+    with refused("set it to 'hf_graphattn' again", "output_attentions=True"):
+        model(**batch)
+    model.set_attn_implementation("hf_graphattn")
+    assert len(model(**batch, output_attentions=True).attentions) == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"num_labels": 7}, "ignore_mismatched_sizes"),
+        ({"use_kernels": True}, "Kernels are not available"),
+    ],
+)
+def test_what_transformers_refuses_is_told_in_its_words(
+    given: dict[str, Any], says: str, patched_folder: Path
+) -> None:
+    with pytest.raises(ga.GraphAttentionError, match=says) as error:
+        ga.from_pretrained(patched_folder, **given)
+    assert str(patched_folder) in str(error.value)
+    assert "damaged" not in str(error.value)
+
+
+def test_transformers_alone_says_who_loads_a_patched_folder(patched_folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"from_pretrained\(folder\); any other loses its graph"):
+        AutoModelForSequenceClassification.from_pretrained(patched_folder)
+
+
+def test_a_layer_of_transformers_alone_is_refused() -> None:
+    layer = MODELS["BERT"]().bert.encoder.layer[0]
+    states, before = torch.randn(1, 5, 32), set(layer.state_dict())
+    with refused("model is 'BertLayer'", "as a part", "the whole model"):
+        ga.patch_model(layer, ga.GFSAConfig())
+    assert before == set(layer.state_dict())
+    layer(states)
+
+
+@pytest.mark.parametrize(
+    ("p", "eps"), [(-10, 1e-2), (-8, 1e-3), (1.5, 1.2e-38), (2.5, 1.2e-38), (10, 1e-3), (10, 1.0)]
+)
+@pytest.mark.parametrize("backend", ["eager", "blockwise"])
+def test_every_exponent_that_is_allowed_gives_finite_logits(
+    p: float, eps: float, backend: str
+) -> None:
+    model = ga.patch_model(MODELS["BERT"](), ga.PLaTConfig(p=p, eps=eps), backend=backend)
+    out = model(**inputs(model)).logits
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert all(w.grad is None or w.grad.isfinite().all() for w in model.parameters())
 
 
 def test_a_layer_index_of_shared_layers_says_that_they_are_shared() -> None:

@@ -189,7 +189,8 @@ def test_plain_transformers_still_refuses_such_a_folder(
 ) -> None:
     ga.patch_model(asking("BERT"), ga.GFSAConfig()).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["attn_implementation"] == "hf_graphattn.from_pretrained"
+    said = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
+    assert saved["attn_implementation"] == said
     assert saved["graph_attn"]["output_attentions"] is True
     assert not saved.get("output_attentions")
 

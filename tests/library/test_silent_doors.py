@@ -243,7 +243,7 @@ FOLDERS = {
     ),
     "another width": Folder(
         _json("config.json", lambda config: config.update(hidden_size=64)),
-        ("cannot be loaded", "mismatch", "another model"),
+        ("cannot be loaded", "mismatch"),
     ),
     "a width in words": Folder(
         _json("config.json", lambda config: config.update(hidden_size="x")),

@@ -55,7 +55,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_filter_tensors_are_finite_floating_point_numbers(kind: str, tmp_path: Path) -> None:
-    """Even where no checksum is saved, as by 0.1.0."""
+    """Even where no checksum is saved."""
     model = patched("BERT")
     model.save_pretrained(tmp_path / "model")
     edited(tmp_path / "model", lambda entry: entry.pop("digest"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from cases import VARIANT_CASES, WITH_MATRIX, WITH_NEUTRAL, WITH_SCALARS, attention
@@ -122,6 +124,21 @@ def test_a_double_model_has_double_scalars() -> None:
     model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES["gfsa"].config).double()
     assert {parameter.dtype for _, parameter in ga.filter_parameters(model)} == {torch.float64}
     assert model(torch.tensor([[3, 4, 5]])).logits.dtype == torch.float64
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_empty_tensors_keep_the_fixed_scalars_of_the_heads(device: str) -> None:
+    """No state dict has them, so that nothing else would bring them back."""
+    torch.manual_seed(0)
+    model = ga.patch_model(MODELS["BERT"](), ga.PLaTConfig(p=(1.5, 2.5))).eval()
+    ids, weights = torch.arange(7)[None], copy.deepcopy(model.state_dict())
+    others = {n: b.clone() for n, b in model.named_buffers() if "graph_filter" not in n}
+    assert not any("graph_filter" in name for name in weights)
+    expected = model(ids)[0]
+    model.to(device).to_empty(device="cpu").load_state_dict(weights)
+    for name, buffer in others.items():
+        model.get_buffer(name).copy_(buffer)
+    assert model(ids)[0].equal(expected)
 
 
 def test_fused_passes_are_unbiased_and_the_kept_matrix_is_not_quite() -> None:

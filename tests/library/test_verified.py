@@ -16,10 +16,11 @@ import pytest
 import torch
 import transformers
 from columns import Subject
-from matrix import write_list
+from matrix import joined, write_list
 from tiny import MODELS
 from transformers import CONFIG_MAPPING
 from zoo.batches import inputs
+from zoo.easier import REASONS
 from zoo.models import build
 
 import hf_graphattn as ga
@@ -55,6 +56,24 @@ def test_the_page_says_which_types_the_list_has() -> None:
     text = PAGE.read_text("utf-8")
     version = re.search(r"transformers\s(\d\S+),", text)[1]
     assert re.findall(r"^\| (\S+) \| yes \|", text, re.M) == list(listed(version))
+
+
+def test_the_page_tells_what_tiny_configs_switch_off_each_with_its_reason() -> None:
+    rows = re.findall(r"^\| (\S+) \| [^|]+ \| ([^|]+) \|$", PAGE.read_text("utf-8"), re.M)
+    assert {name: why for name, why in rows if name in REASONS} == REASONS
+
+
+def test_a_type_is_verified_if_its_second_models_are() -> None:
+    row = {"verified": "yes", "why": ""}
+    bad = row | {"verified": "no"}
+    found = joined({"b": dict(row), "a, more": dict(bad), "a": dict(row), "b, more": dict(row)})
+    assert {name: each["verified"] for name, each in found.items()} == {
+        "a": "no",
+        "a, more": "no",
+        "b": "yes",
+        "b, more": "yes",
+    }
+    assert found["a"]["why"] == "see 'a, more'"
 
 
 def test_the_types_and_their_attention_are_those_of_the_installed_transformers() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import glue_stand_in
@@ -93,21 +92,20 @@ def test_the_page_names_the_studies_that_were_not_run() -> None:
 
 @pytest.mark.parametrize("study", DONE, ids=lambda study: study.name)
 def test_the_numbers_of_the_page_are_what_their_values_give(study: Study) -> None:
-    """Differences, p and intervals, recomputed from the values by seed."""
+    """Differences and p, as the runs' report kept them; the page computes them again."""
     numbers = json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
-    kept = record.results_of(numbers)
-    bare = [replace(task, arms=[replace(a, paired=None) for a in task.arms]) for task in kept]
-    for task, expected in zip(kept, against_baseline(bare), strict=True):
-        for arm, again in zip(task.arms[1:], expected.arms[1:], strict=True):
-            found, made = arm.paired, again.paired
-            assert found.differences == pytest.approx(made.differences, abs=1e-12)
-            assert (found.p, found.corrected_p) == pytest.approx((made.p, made.corrected_p))
-            assert found.better == made.better
-            assert found.interval.ends == pytest.approx(made.interval.ends, rel=1e-6, abs=1e-9)
-            assert found.interval.method == made.interval.method
-    assert verdicts.verdicts(kept) == numbers["verdicts"]
-    assert tables.legend(kept) == numbers["method"]
-    assert numbers["runs"] == sum(len(arm.values) for task in kept for arm in task.arms)
+    found = record.results_of(numbers)
+    kept = numbers.get("tasks") or [{"arms": [numbers["plain"], *numbers["settings"]]}]
+    for task, was in zip(found, kept, strict=True):
+        for arm, then in zip(task.arms[1:], was["arms"][1:], strict=True):
+            differences = {
+                int(seed): value for seed, value in then["paired"]["differences"].items()
+            }
+            assert arm.paired.differences == pytest.approx(differences, abs=1e-12)
+            p = (then["paired"]["p"], then["paired"]["corrected_p"])
+            assert (arm.paired.p, arm.paired.corrected_p) == pytest.approx(p)
+            assert arm.paired.better == then["paired"]["better"]
+    assert numbers["runs"] == sum(len(arm.values) for task in found for arm in task.arms)
 
 
 def row(name: str, title: str) -> Study:
@@ -130,10 +128,16 @@ def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
         )
     ]
     cells = [line.split(" | ") for line in summary.lines(found)[2:] if line.startswith("|")]
-    said = [text for _, task in found for text in verdicts.verdicts([task])]
+    said = [
+        text
+        for study, task in found
+        for text in verdicts.verdicts([task])
+        if re.match(r"[\w-]+", text)[0] not in study.again
+    ]
     assert len(cells) == len(said) > 30
     for line, text in zip(cells, said, strict=True):
-        arm, change, word = line[2], line[4], line[7].removesuffix(" |")
+        arm, change, verdict = line[4], line[6], line[10].removesuffix(" |")
+        word = verdict.removesuffix(", within the margin")
         assert text.startswith(arm)
         assert f"{change} of" in text
         assert (f"{arm} is {word} than" in text) == (word != "not shown")
@@ -143,15 +147,52 @@ def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
         assert f"\n## {study.title}\n" in page
 
 
+def test_no_runs_are_counted_twice() -> None:
+    """Arms of one task with the same values have one row in the table at the head."""
+    seen: dict[tuple, str] = {}
+    for study in (study for study in DONE if isinstance(study, Comparison)):
+        numbers = json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
+        for task in record.results_of(numbers):
+            for arm in summary.counted(task, study.again):
+                pair = {frozenset((task.arms[0].name, arm.name))}
+                values = (abs(round(d, 4)) for d in arm.paired.differences.values())
+                key = (task.task, *pair, *list(values)[:3])
+                assert key not in seen, (study.name, seen.get(key))
+                seen[key] = study.name
+
+
 def test_the_papers_figures_stand_beside_ours() -> None:
     found = json.loads((DOCS / "evidence" / "char.json").read_text("utf-8"))
     lines = summary.lines([(row("char", "Chars: two"), record.results_of(found)[0])])
-    assert lines[0].startswith("| study | against | arm | seeds | change | 95 % interval |")
+    assert lines[0].startswith("| study | against | signal to noise | margin | arm | seeds |")
     plat, laplacian = lines[2:4]
     assert plat.startswith("| [Chars: two](#chars-two) | none: perplexity ↓ 7.59")
-    assert " | -1.76 % (WikiText) | better |" in plat  # (33.5 - 34.1) / 34.1
-    assert laplacian.startswith("|  |  | laplacian | 7 |")
-    assert laplacian.endswith(" | drawn | worse |")
+    assert " | -1.76 % (WikiText) | yes | better |" in plat  # (33.5 - 34.1) / 34.1
+    assert laplacian.startswith("|  |  |  |  | laplacian | 7 |")
+    assert laplacian.endswith(" | drawn | - | worse |")
+
+
+def task_of(*arms: list[float]) -> TaskResult:
+    named = [ArmResult(f"arm{i}", dict(enumerate(values))) for i, values in enumerate(arms)]
+    return against_baseline([TaskResult("demo", "eval_perplexity", False, named)])[0]
+
+
+def test_an_effect_counts_if_it_is_larger_than_the_margin() -> None:
+    """1 % of a perplexity: half of it is shown, and no more."""
+    plain = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]
+    for share, word in ((0.995, "better, within the margin"), (0.98, "better"), (1.02, "worse")):
+        task = task_of(plain, [share * value for value in plain])
+        assert summary.word(task, task.arms[1].paired) == word
+
+
+def test_signal_to_noise_by_hand() -> None:
+    task = task_of([1.0, 2.0, 3.0], [3.0, 4.0, 6.0], [1.0, 2.5, 3.0])
+    # Means 2, 13/3 and 13/6; plain's deviation 1; of the differences 1/sqrt(3) and 0.5/sqrt(3).
+    alone, paired = summary.signal_to_noise(task)
+    assert alone == pytest.approx(7 / 3)
+    assert paired == pytest.approx(7 / 3 * 3**0.5 / 0.75)
+    for same in (task_of([1.0], [2.0]), task_of([1.0, 1.5], [2.0, 2.5])):
+        assert summary.signal_to_noise(same) is None
 
 
 def test_the_page_shows_a_sweep_and_what_was_kept_before(tmp_path: Path) -> None:

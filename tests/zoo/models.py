@@ -82,10 +82,10 @@ def _own(config_class: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
     ]
 
 
-def build(model_type: str) -> PreTrainedModel:
-    """A random tiny model, the same each time, in eval mode."""
+def build(name: str) -> PreTrainedModel:
+    """A random tiny model of a type, or a second one of its, the same each time, in eval mode."""
     try:
-        kind, config = model_class(model_type), tiny(model_type)
+        kind, config = model_class(name.partition(", ")[0]), tiny(name)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = kind(config)

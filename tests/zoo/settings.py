@@ -22,7 +22,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bridgetower_vision_model": {"hidden_size": 128},
     "bros": {"hidden_size": 128, "num_attention_heads": 4},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "gpt_neo": {
+        "attention_types": [[["global", "local"], 1]],
+        "num_layers": 2,
+        "window_size": 4,
+    },
     "informer": {
         "prediction_length": 4,
         "num_time_features": 1,
@@ -34,6 +38,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 8},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 16]},
+    "gemma3n_text": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+        "intermediate_size": [128] * 4,
+    },
     "gemma3": {"mm_tokens_per_image": 4},
     "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6, "mm_tokens_per_image": 4},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
@@ -67,6 +78,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             for kind in ("sliding_attention", "full_attention")
         },
     },
+    "canine": {"local_transformer_stride": 4},
     "cvt": {"depth": [1, 2, 3]},
     "evolla": {
         "protein_encoder_config": {
@@ -106,9 +118,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,
         "indexer_head_dim": 8,
-        "indexer_budget": 8,
+        "indexer_budget": 4,
         "indexer_compress_ratio": 2,
     },
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
     "mask2former": {"feature_size": 32},
     "qwen3_asr_encoder": {"n_window": 50, "n_window_infer": 100},
     "qwen3_omni_moe_audio_encoder": {"n_window": 50, "n_window_infer": 100},
@@ -124,6 +137,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "class_order": [0, 1],
         "reading_order_config": {"max_2d_position_embeddings": 1024},
     },
+    "seamless_m4t_v2": {"speech_encoder_chunk_size": 4, "speech_encoder_left_chunk_num": 1},
+    "sam3_vit_model": {"window_size": 2},
     "sam2": {"image_size": 64},
     "hiera": {"image_size": [128, 128], "num_heads": [1, 2, 4, 8]},
     "levit": {"patch_size": 16, "image_size": 64},
@@ -216,6 +231,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         },
     },
     "dots3_note_text": {
+        "sliding_window": 6,
         "per_layer_config": {
             2: {
                 "num_attention_heads": 4,
@@ -227,7 +243,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                 "qk_rope_head_dim": 8,
                 "v_head_dim": 8,
             }
-        }
+        },
     },
     "qwen2_5_omni_dit": {
         "enc_channels": [32, 32, 32, 32, 96],
@@ -245,4 +261,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "uvdoc": {"backbone_config": {"out_features": [f"stage{i}" for i in range(1, 7)]}},
     "sam3_tracker": {"vision_config": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}},
     "pe_video_encoder": {"vision_config": {"model_type": "vit"}},
+}
+
+# Second models of a type, with settings that real checkpoints have and its config's defaults have
+# not: the row's name is the type's, and theirs.
+SECOND: dict[str, dict[str, dict[str, Any]]] = {
+    "gemma4_text": {
+        "shared keys": {
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 2,
+        }
+    },
+    "glm_moe_dsa": {"shared indexers": {"indexer_types": ["full", "shared", "full"]}},
+    "mistral_large4_text": {"shared indexers": {"indexer_types": ["full", "shared", "full"]}},
+    "minimax_m3_vl_text": {"full attention": {"layer_types": ["full_attention"] * 2}},
+    "qwen2": {
+        "windows": {"use_sliding_window": True, "layer_types": ["sliding_attention"] * 2},
+    },
 }

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from zoo.settings import SETTINGS, SHAPE
+from zoo.settings import SECOND, SETTINGS, SHAPE
 
 VOCABULARY = 64
 SPECIAL = 32  # ids below it are kept for special tokens
@@ -28,6 +28,8 @@ FRAMES = 128  # of speech, and so the most positions that are needed
 # None: the default is kept. A third entry: what is larger than that becomes the size, which is so
 # for what must be equal or divide; one and three are a channel's and a colour's.
 _RULES: tuple[tuple[Any, ...], ...] = (
+    (r"^index_topk$", 4),  # fewer keys than the batch has, so that what is chosen matters
+    (r"^index_(kpool|block_size|topk_blocks)$", 2),
     (
         r"patch_sizes|ignore|dropout|_prob$|loss|cost|kernel|stride|dilation|rates?$|ratio|factor|bias",
         None,
@@ -47,7 +49,7 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (r"(image|crop|spec|resolution|train|img)_?size(s)?$|^resolution$", IMAGE),
     (r"(^|_)patch_size$", 8),
     (r"sliding_window|local_attention$|attention_window|attention_chunk_size", 6),
-    (r"^window_size", IMAGE),
+    (r"^window_size", IMAGE // 2),  # in pixels, of which windows then are several
     (r"window", 4),
     (r"rotary_dim$", WIDTH // HEADS // 2),
     (r"upsample_groups", WIDTH),
@@ -88,9 +90,11 @@ _TAKEN = ("out_features", "out_indices")  # what a backbone gives to the model a
 _COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "encoder_layers")
 
 
-def tiny(model_type: str) -> PreTrainedConfig:
-    """The config of a model type, tiny."""
-    return _tiny(CONFIG_MAPPING[model_type], {}, {}, {})
+def tiny(name: str) -> PreTrainedConfig:
+    """The config of a model type, tiny; or that of one of its second models, by its row's name."""
+    model_type, _, second = name.partition(", ")
+    row = SECOND[model_type][second] if second else {}
+    return _tiny(CONFIG_MAPPING[model_type], {}, row, {})
 
 
 def _tiny(

@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from zoo.batches import inputs
+from zoo.batches import LENGTH, inputs
+from zoo.easier import REASONS, easier
 from zoo.models import NotBuilt, build, model_class, run, tensors
 from zoo.runs import each
+from zoo.settings import SECOND
 from zoo.sizes import SPECIAL, tiny
 
 HARD = (
@@ -79,6 +81,34 @@ def test_what_is_generated_has_no_special_token(model_type: str) -> None:
 def test_a_type_without_a_model_is_refused_with_the_reason() -> None:
     with pytest.raises(NotBuilt, match="no model class"):
         build("nougat")
+
+
+@pytest.mark.parametrize("name", [f"{name}, {each}" for name in SECOND for each in SECOND[name]])
+def test_a_second_model_of_a_type_is_another_one_that_runs(name: str) -> None:
+    model_type, _, second = name.partition(", ")
+    first, config = tiny(model_type), tiny(name)
+    for setting, value in SECOND[model_type][second].items():
+        assert getattr(config, setting) == value
+    assert config.to_dict() != first.to_dict()
+    assert run(name) == "ok"
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neo", "dots3_note_text", "mistral", "canine"])
+def test_windows_are_shorter_than_the_batch(model_type: str) -> None:
+    config = tiny(model_type)
+    names = ("window_size", "sliding_window", "local_transformer_stride")
+    assert [each for each in names if 0 < (getattr(config, each, 0) or 0) < LENGTH]
+    assert not dict(easier(model_type))
+
+
+def test_what_a_tiny_config_switches_off_is_found_and_has_a_reason() -> None:
+    found = {name: dict(easier(name)) for name in ("omdet-turbo", "deepseek_v3", "qwen3_asr")}
+    assert found == {
+        "omdet-turbo": {"apply_layernorm_after_vision_backbone": "True -> False"},
+        "deepseek_v3": {"num_nextn_predict_layers": "1 -> 0"},
+        "qwen3_asr": {"n_window": "50 -> 50", "n_window_infer": "800 -> 100"},
+    }
+    assert {name for each in found.values() for name in each} < set(REASONS)
 
 
 def _go_wrong(model_type: str) -> str:

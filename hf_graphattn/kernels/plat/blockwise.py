@@ -11,16 +11,16 @@ u_xy = |v_x - v_y|^2 + eps, c = (p - 2) / 2:
     dV_rows += 2 c (rowsum(E) x - E V),   dV += 2 c (colsum(E) y - E^T X)
     dp = sum(T log u) / 2
 
-The forward takes three products and eight passes over a block's elements: the mask, softmax, u's
-bound, log, times c, exp2, times A, and u without its zeros. The backward makes these matrices
-again, two products and eight passes, and takes six products and five passes more: T, dScores, E and
-E's two sums, and two for a learned p. Short sequences keep the matrices. A block is small enough
-for the processor's cache, and under causality it skips the later keys.
+The forward takes three products and nine passes over a block's elements: the mask, softmax, u in
+three, log, times c, exp2, and times A. The backward makes these matrices again, two products and
+ten passes, u without its zeros the tenth, and takes six products and six passes more: T, dScores in
+two, E and E's two sums, and two for a learned p. Short sequences keep the matrices. A block is
+small enough for the processor's cache, and under causality it skips the later keys.
 
 Everything is computed in float32 (float64 for float64 states), outside autocast. The squared
-distance plus eps is one product of width D + 2, `[-2 (1 + r) x, |x|^2 + eps, 1] . [y, 1, |y|^2]`.
-r is its rounding error over |x|^2 + |y|^2, at most: what is then not above eps is a distance below
-that error, and taken as 0, so that equal values are at distance 0 (see `naive.distance_factor`).
+distance is one product of width D + 2, `[-2 x, |x|^2, 1] . [y, 1, |y|^2]`. It is made in units of
+its rounding error, at most, where x and y are alike: what is then not above 1 is taken as 0, so
+that equal values are at distance 0 (see `naive.distance_factor`).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Blockwise(torch.autograd.Function):
         for group in plan.groups:
             states, found = _States(tensors.of(group), plan, random), out[group]
             for rows, keys in plan.blocks:
-                block = states.block(rows, keys)
+                block = states.block(rows, keys, keep)
                 found[:, :, rows] = block.weights @ states.every[:, :, keys]
                 kept += block if keep else ()
         ctx.save_for_backward(*given, out, *kept)
@@ -190,15 +190,18 @@ class _States:
         centre = self.every.mean(dim=-2, keepdim=True)  # a common offset changes no distance
         self.x, self.y = x, y = rows - centre, self.every - centre
         x_squares, y_squares = (z.square().sum(-1, keepdim=True) for z in (x, y))
-        scale = -2.0 * (1.0 + ROUNDING * torch.finfo(p.dtype).eps)
-        self.left = torch.cat([scale * x, x_squares + plan.eps, torch.ones_like(x_squares)], -1)
+        limits = torch.finfo(p.dtype)
+        # That of |x|^2 + |y|^2, which is here 2 |x|^2; the bound keeps 1 / unit finite at x = 0.
+        self.unit = (2.0 * ROUNDING * limits.eps * x_squares).clamp_min_(limits.tiny**0.5)
+        self.left = torch.cat([-2.0 * x, x_squares, torch.ones_like(x_squares)], -1) / self.unit
         self.right = torch.cat([y, torch.ones_like(y_squares), y_squares], -1)
 
-    def block(self, rows: slice, keys: slice) -> _Block:
+    def block(self, rows: slice, keys: slice, for_backward: bool = True) -> _Block:
         plan, key = self.plan, self.key[:, :, keys]
         inputs = AttentionInputs(self.query, key, self.mask, plan.causal, plan.scaling, 0.0)
         softmax = attention_matrix(inputs, rows)
-        distance = (self.left[:, :, rows] @ self.right[:, :, keys].mT).clamp_min_(plan.eps)
+        distance = threshold(self.left[:, :, rows] @ self.right[:, :, keys].mT, 1.0, 0.0, True)
+        distance.mul_(self.unit[:, :, rows]).add_(plan.eps)
         logs = distance.log()
         exponent = self.power / log(2.0)  # of 2, since exp2 takes a third of exp's time
         weights = logs * exponent if plan.learned else logs.mul_(exponent)
@@ -206,7 +209,8 @@ class _States:
         if plan.dropout > 0.0:
             kept = torch.empty_like(weights).bernoulli_(1.0 - plan.dropout, generator=self.random)
             weights.mul_(kept.div_(1.0 - plan.dropout))
-        threshold(distance, plan.eps, inf, inplace=True)
+        if for_backward:  # else nobody reads it
+            threshold(distance, plan.eps, inf, inplace=True)
         return _Block(softmax, distance, logs if plan.learned else None, weights)
 
     def backward(self, grad: Tensor, out: Tensor, kept: Iterator[_Block], sums: _Tensors) -> None:
@@ -220,9 +224,8 @@ class _States:
             product = (upstream @ self.every[:, :, keys].mT).mul_(block.weights)  # T
             if block.log is not None:
                 sums.p.add_((product * block.log).sum_to_size(sums.p.shape), alpha=0.5)
-            scores = torch.addcmul(
-                product, block.softmax, row_sums[:, :, rows], value=-1.0, out=spare
-            )
+            # Not addcmul, which takes twice the time of both where it broadcasts.
+            scores = torch.mul(block.softmax, -row_sums[:, :, rows], out=spare).add_(product)
             sums.query[:, :, rows] = (scores @ self.key[:, :, keys]).mul_(plan.scaling)
             sums.key[:, :, keys] += (scores.mT @ self.query[:, :, rows]).mul_(plan.scaling)
             if sums.mask is not None:

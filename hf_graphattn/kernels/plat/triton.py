@@ -9,24 +9,39 @@ keys. So no two programs add into the same place, and every run gives the same b
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.kernels.triton_call import (
-    Block,
-    Call,
-    check,
-    common,
-    empty_states,
-    limits,
-    narrow,
-    precision,
-)
+from hf_graphattn.backends.triton import interpreted
+from hf_graphattn.errors import refusal
 
 from .naive import Values
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST = 128  # the widest head, whose block fits into shared memory
+GRID = 2**16 - 1  # the most of batch times heads: CUDA's limit of a grid's second axis
+
+
+class Block(NamedTuple):
+    """The tokens that a program makes and those that it sweeps at once, powers of 2 from 16."""
+
+    made: int
+    swept: int
+    warps: int = 4
+    stages: int = 2  # how many sweeps ahead the states are loaded
+
+
+def limits(query: Tensor) -> tuple[tuple[str, object, str, bool], ...]:
+    """What is limited, its value in this call, what is allowed, and whether it is within."""
+    batch, heads, _, width = query.shape
+    return (
+        ("dtype", query.dtype, ", ".join(map(str, DTYPES)), query.dtype in DTYPES),
+        ("head width", width, f"at most {WIDEST}", width <= WIDEST),
+        ("batch times heads", batch * heads, f"at most {GRID}", batch * heads <= GRID),
+    )
 
 
 def fits(inputs: AttentionInputs) -> bool:
@@ -54,7 +69,10 @@ def triton(
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
     """
-    check(limits(inputs.query), "blockwise")
+    for what, given, allowed, within in limits(inputs.query):
+        if not within:
+            remedy = "Patch with 'blockwise'."
+            raise refusal(f"the {what} under backend 'triton'", given, allowed, remedy)
     query, dtype = inputs.query, common(inputs.query, values.every)
     assert values.every.shape[-1] == query.shape[-1], "the kernels know one width"
     heads = query.shape[1]
@@ -181,24 +199,66 @@ def _empty_backward(query: Tensor, key: Tensor, mask_gradient: bool) -> Any:
     return dq, dk, dv, dx, dp, query.new_empty(matrix, dtype=torch.float32)
 
 
-class _Call(Call):
-    """One call's arguments, in the order in which the kernels take them."""
+def common(query: Tensor, value: Tensor) -> torch.dtype:
+    """The dtype that the kernels take."""
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return torch.promote_types(query.dtype, value.dtype)
+
+
+def empty_states(like: Tensor) -> Tensor:
+    """Empty states of shape (B, H, N, D), laid out in memory as (B, N, H, D)."""
+    batch, heads, length, width = like.shape
+    return like.new_empty(batch, length, heads, width).transpose(1, 2)
+
+
+def narrow(states: Tensor) -> Tensor:
+    """The states with a contiguous width, as the kernels read them."""
+    return states if states.stride(-1) == 1 else states.contiguous()
+
+
+def precision() -> str:
+    """That of float32 products; reading torch's old switch raises if the new one is set."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+class _Call:
+    """One call's arguments, in the order in which the kernels take them.
+
+    A kernel takes `pointers`, tensors of its own, `strides` (of the output's gradient too, where it
+    reads that), `numbers` and `constants`.
+    """
 
     def __init__(
         self, query: Tensor, key: Tensor, every: Tensor, rows: Tensor, mask: Tensor | None,
         p: Tensor, seed: Tensor, causal: bool, scaling: float, dropout: float, eps: float,
     ) -> None:  # fmt: skip
-        super().__init__((query, key, every, rows), mask, causal)
-        groups, keys, width = key.shape[1:]
+        heads, width = query.shape[1], query.shape[3]
+        groups, keys = key.shape[1:3]
         is_float32 = query.dtype == torch.float32
+        kind = "boolean" if mask is not None and mask.dtype == torch.bool else "additive"
+        # Without a mask, a tensor that is not read.
+        whole = query if mask is None else mask.expand(*query.shape[:3], keys)
+        read = whole if mask is None or kind == "additive" else whole.view(torch.uint8)
         centre = every.mean(-2) if is_float32 else query.new_zeros(len(query), groups, width)
-        self.pointers = (*self.states, centre.contiguous(), self.mask, p, seed)
-        self.numbers = (*query.shape[1:3], keys, scaling, eps, dropout)
         language = _kernels().tl
-        # The precision of products: of float16's wide ones tf32.
-        self.constants |= {
+        self.device = query.device
+        self.states = tuple(narrow(x) for x in (query, key, every, rows))
+        self.pointers = (*self.states, centre.contiguous(), read, p, seed)
+        self.strides = [n for x in self.states for n in x.stride()[:3]] + list(whole.stride())
+        self.numbers = (heads, query.shape[2], keys, scaling, eps, dropout)
+        self.constants = {
+            "GROUP": heads // groups,
+            "WIDTH": width,
+            "COLUMNS": max(16, 1 << (width - 1).bit_length()),
+            "CAUSAL": causal,
+            "MASK": "none" if mask is None else kind,
+            "FAST": not is_float32 and torch.version.cuda is not None and not interpreted(),
+            "PRECISION": precision(),
             "DROPOUT": dropout > 0.0,
             "CENTRED": is_float32,
+            # The precision of products: of float16's wide ones tf32.
             "WIDE": language.bfloat16 if query.dtype == torch.bfloat16 else language.float32,
             "WIDE_PRECISION": precision() if is_float32 else "tf32",
         }
@@ -213,5 +273,12 @@ class _Call(Call):
     ) -> None:
         """Run a kernel; `others` are its own tensors, which follow those that all kernels take."""
         of_keys = name == "columns_backward"
-        heads = self.states[of_keys].shape[1]
-        self.run(getattr(_kernels(), name), of_keys, heads, block, others, grad, constants)
+        axes = ("KEY_BLOCK", "ROW_BLOCK") if of_keys else ("ROW_BLOCK", "KEY_BLOCK")
+        constants |= self.constants | dict(zip(axes, block[:2], strict=True))
+        strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
+        batch, heads, tokens, _ = self.states[of_keys].shape
+        with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
+            getattr(_kernels(), name)[-(-tokens // block.made), batch * heads](
+                *self.pointers, *others, *strides, *self.numbers, **constants,
+                num_warps=block.warps, num_stages=block.stages,
+            )  # fmt: skip

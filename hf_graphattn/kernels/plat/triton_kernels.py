@@ -18,16 +18,118 @@ Importing this file needs Triton. Only `triton` imports it, at its first call.
 
 from __future__ import annotations
 
-from math import log
+import math
 
 import triton
 import triton.language as tl
 
-from hf_graphattn.kernels.triton_tiles import exp2, load, log2, product, scores, store
+from hf_graphattn.backends.triton import interpreted
 
-from .triton_distances import centred, distances, kept_of
+from .naive import ROUNDING
 
-LN_2 = tl.constexpr(log(2.0))
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+LOG2_E = tl.constexpr(math.log2(math.e))
+# Triton's interpreter multiplies the bits of bfloat16 as if they were integers.
+INTERPRETED = tl.constexpr(interpreted())
+LN_2 = tl.constexpr(math.log(2.0))
+# 2^-23 is float32's unit in the last place: see `naive.distance_factor`.
+NOISE = tl.constexpr(ROUNDING * 2.0**-23)
+
+
+@triton.jit
+def load(base, tokens, columns, stride, limit, WIDTH: tl.constexpr):
+    """A block of states, (tokens, columns); zeros beyond the last token and the width."""
+    inside = (tokens[:, None] < limit) & (columns[None, :] < WIDTH)
+    at = tokens[:, None].to(tl.int64) * stride + columns[None, :]
+    return tl.load(base + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def store(base, tokens, columns, heads, block, limit, WIDTH: tl.constexpr):
+    """Write a block of one head into a (N, H, D) tensor."""
+    inside = (tokens[:, None] < limit) & (columns[None, :] < WIDTH)
+    at = tokens[:, None].to(tl.int64) * (heads * WIDTH) + columns[None, :]
+    tl.store(base + at, block.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    """The product a b, in float32."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32))
+    return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def scores(
+    left, right, x_at, y_at, mask, mask_x, mask_y, scaling, rows, keys, edge,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Masked scores over ln 2, (left, right): minus infinity where a row may not attend.
+
+    Beyond a mask given, only an `edge` is compared: the causal diagonal, and the last keys.
+    """
+    s = product(left, tl.trans(right), PRECISION) * (scaling * LOG2_E)
+    if MASK != "none":
+        inside = (x_at < rows) & (y_at < keys)
+        at = x_at.to(tl.int64) * mask_x + y_at.to(tl.int64) * mask_y
+    if MASK == "boolean":
+        s = tl.where(tl.load(mask + at, mask=inside, other=0) != 0, s, float("-inf"))
+    if MASK == "additive":
+        bias = tl.load(mask + at, mask=inside, other=float("-inf")).to(tl.float32)
+        s = tl.where(bias > float("-inf"), tl.maximum(s + bias * LOG2_E, LOWEST), bias)
+    if edge:
+        allowed = (y_at < keys) & (x_at >= y_at) if CAUSAL else y_at < keys
+        s = tl.where(allowed, s, float("-inf"))
+    return s
+
+
+@triton.jit
+def exp2(x, FAST: tl.constexpr):
+    """2^x; FAST: by the hardware's instruction, with a relative error of 2^-22."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
+    return tl.exp2(x)
+
+
+@triton.jit
+def log2(x, FAST: tl.constexpr):
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
+    return tl.log2(x)
+
+
+@triton.jit
+def distances(x, y):
+    """u - eps = |x - y|^2, (rows, keys); 0 below the rounding error of the product."""
+    x_squares = tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
+    y_squares = tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
+    squares = x_squares[:, None] + y_squares[None, :]
+    distance = squares - 2.0 * product(x, tl.trans(y), "ieee")
+    return tl.where(distance <= NOISE * squares, 0.0, distance)
+
+
+@triton.jit
+def kept_of(seed, x_at, start, keys, dropout, KEY_BLOCK: tl.constexpr):
+    """Which weights dropout keeps, (rows, keys): the same at every call with this seed.
+
+    One call of the generator serves four keys in a row, so a block of keys starts at a multiple.
+    """
+    fours = start // 4 + tl.arange(0, KEY_BLOCK // 4)
+    a, b, c, d = tl.rand4x(seed, x_at[:, None] * tl.cdiv(keys, 4) + fours[None, :])
+    kept = tl.join(tl.join(a >= dropout, b >= dropout), tl.join(c >= dropout, d >= dropout))
+    return tl.reshape(kept, [x_at.shape[0], KEY_BLOCK])
+
+
+@triton.jit
+def centred(block, centre, CENTRED: tl.constexpr):
+    if CENTRED:  # float32 states: a common offset changes no distance, but costs digits
+        return block - centre[None, :]
+    return block
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from .printing import until_unread
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .reporting import Table
+    from .model.report import Table
 
 SUPPORTED = """Which attention modules of a model can have a filter. Only the config is read: the
 weights are not needed."""
@@ -142,7 +142,7 @@ def positive_integer(text: str) -> int:
 
 
 def _supported(options: argparse.Namespace) -> None:
-    from .outline import outline
+    from .sharing.outline import outline
 
     model, config = outline(
         options.model,
@@ -174,7 +174,7 @@ def _patched(path: str) -> Any:
 
 
 def _card(options: argparse.Namespace) -> None:
-    from .checkpoints import checked_id, processor_of
+    from .sharing.checkpoints import checked_id, processor_of
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
     model = _patched(options.model)

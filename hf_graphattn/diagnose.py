@@ -3,11 +3,11 @@
 import sys
 
 if __name__ == "__main__":
-    from hf_graphattn.command import main
+    from .command import main
 
     main(["diagnose", *sys.argv[1:]])
 else:
-    from hf_graphattn.diagnostics import diagnose
+    from .diagnostics import diagnose
 
     # Importing a submodule sets its package's attribute of that name. The function takes the
     # module's place, so that `hf_graphattn.diagnose` stays the function.

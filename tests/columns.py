@@ -30,9 +30,9 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.checking import FILTERED, NEUTRAL, Check
-from hf_graphattn.configs import model_configs
-from hf_graphattn.placing import place, take_out
+from hf_graphattn.model.configs import model_configs
+from hf_graphattn.patching.check import FILTERED, NEUTRAL, Check
+from hf_graphattn.patching.place import place, take_out
 
 # Of several the last holds.
 NOTHING, EXACT, REFUSED, FAILS, WRONG = "-", "exact", "refused", "fails", "not exact"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures import self_attention_modules
-from hf_graphattn.checking import MASKS
+from hf_graphattn.architectures.find import self_attention_modules
+from hf_graphattn.patching.check import MASKS
 
 # Relative. Many architectures round to float32 inside, in float64 too.
 TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}

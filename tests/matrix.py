@@ -34,8 +34,8 @@ from zoo.easier import REASONS, table
 from zoo.runs import each
 from zoo.settings import SECOND
 
-from hf_graphattn.architectures import attention_modules, own_attention, self_attention_modules
-from hf_graphattn.verified import LIST
+from hf_graphattn.architectures.find import attention_modules, own_attention, self_attention_modules
+from hf_graphattn.architectures.verified import LIST
 
 ROWS = Path("runs/matrix.json")
 NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong

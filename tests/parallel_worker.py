@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 import hf_graphattn as ga
-from hf_graphattn.parallel import whole
+from hf_graphattn.model.parallel import whole
 
 # A step that bfloat16 cannot take from 1: its next lower number is 0.996.
 START, STEP = 1.0, 1e-4

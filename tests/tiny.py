@@ -1,7 +1,7 @@
 """Tiny models, one row an architecture of the table, and inputs for them.
 
-`ROWS` has exactly the rows of `hf_graphattn.architectures.ARCHITECTURES` (a guard compares). No
-line reads the library's table: where a model's self-attention is, is said here again.
+`ROWS` has exactly the rows of the library's `ARCHITECTURES` (a guard compares). No line reads the
+library's table: where a model's self-attention is, is written here again.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from finetune.plurals import many
 from finetune.settings import recipes
 from finetune.settings.training import EACH_EPOCH
 from finetune.settings.variants import NO_VARIANT
-from hf_graphattn.adapters import is_adapted
-from hf_graphattn.filters import read_config
-from hf_graphattn.parallel import own_class
+from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.filters import read_config
+from hf_graphattn.model.parallel import own_class
 
 WIDTH, LABEL = 100, 14
 SCRIPTS = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from finetune.models import tuning
 from finetune.models.loading import filter_statistics
 from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
 from finetune.settings.schema import Settings
-from hf_graphattn.parallel import is_spread
+from hf_graphattn.model.parallel import is_spread
 
 logger = get_logger(__name__)
 HARDLY = 1e-3  # a scalar that moved by less changes next to nothing

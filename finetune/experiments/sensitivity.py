@@ -16,13 +16,7 @@ from finetune.experiments.figures import dot_rows, frame
 from finetune.experiments.gather import ArmResult, TaskResult
 from finetune.experiments.space import described
 from finetune.plurals import many
-from hf_graphattn.diagnostics.drawing import (
-    SMALL,
-    TEXT,
-    panels,
-    style,
-    whole_ticks,
-)
+from hf_graphattn.diagnostics.drawing import SMALL, TEXT, panels, style, whole_ticks
 from hf_graphattn.diagnostics.palette import BLACK, PLAIN, Look, looks, title
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from finetune.errors import refusal
 from finetune.models.loading import load_model, pretrained, untrained_config
 from finetune.settings.schema import Settings
 from finetune.settings.speech import CHARACTERS, SpeechModelArguments
-from hf_graphattn.training import task_head
+from hf_graphattn.model.training import task_head
 
 BLANK, UNKNOWN, SPACE = "[PAD]", "[UNK]", "|"
 LENGTHS = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")

@@ -15,8 +15,8 @@ import hf_graphattn as ga
 from finetune.errors import MissingError
 from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
 from finetune.settings.schema import Settings
-from hf_graphattn.adapters import is_adapted
-from hf_graphattn.training import task_head
+from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.training import task_head
 
 LOADING = """
 ## Graph filters

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_graphattn.adapters import active_filter, base_model
-from hf_graphattn.architectures import self_attention_modules
-from hf_graphattn.configs import model_configs
+from hf_graphattn.architectures.find import self_attention_modules
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.filters import is_patched, refuse_no_model
-from hf_graphattn.interface import FILTER, HARMLESS
-from hf_graphattn.parallel import is_spread
-from hf_graphattn.patching import patch_model, unpatch_model
+from hf_graphattn.interface.graph_attn import FILTER, HARMLESS
+from hf_graphattn.model.adapters import active_filter, base_model
+from hf_graphattn.model.configs import model_configs
+from hf_graphattn.model.filters import is_patched, refuse_no_model
+from hf_graphattn.model.parallel import is_spread
+from hf_graphattn.patch import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer, is_sequence
 from hf_graphattn.variants.gfsa import MOST, GFSAConfig
 from hf_graphattn.variants.tokens import refuse_tokens

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .drawing import (
-    SMALL,
-    Draw,
-    Panel,
-    Values,
-    by_part,
-    heat_maps,
-    labelled,
-    line,
-    log_scale,
-)
+from .drawing import SMALL, Draw, Panel, Values, by_part, heat_maps, labelled, line, log_scale
 from .palette import GREY, PLAIN, Look
 from .result import Diagnoses, Measurements, Part, named_parts
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_graphattn.reporting import Table
+from hf_graphattn.model.report import Table
 
 from .findings import FINDINGS, OVERFLOWED, is_finite
 from .result import Measurements, Part, number

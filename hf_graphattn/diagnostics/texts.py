@@ -12,10 +12,10 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from hf_graphattn.adapters import is_adapter_folder
-from hf_graphattn.checkpoints import SAVE_ONE, is_made_up
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.loading import from_pretrained
+from hf_graphattn.loading.load import from_pretrained
+from hf_graphattn.model.adapters import is_adapter_folder
+from hf_graphattn.sharing.checkpoints import SAVE_ONE, is_made_up
 
 TokenIds = list[list[int]]
 

@@ -27,13 +27,7 @@ from typing import ClassVar
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels.combination import Scalar
 
-from .base import (
-    TRAINABLE_HELP,
-    GraphFilter,
-    VariantConfig,
-    is_integer,
-    setting,
-)
+from .base import TRAINABLE_HELP, GraphFilter, VariantConfig, is_integer, setting
 from .polynomial import PassesFilter
 from .registry import register
 

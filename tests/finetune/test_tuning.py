@@ -16,7 +16,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import glue
 from finetune.models import tuning
-from hf_graphattn.training import task_head
+from hf_graphattn.model.training import task_head
 
 GFSA = ("--variant", "gfsa", "--order", "4", "--filter_learning_rate", "0.1")
 

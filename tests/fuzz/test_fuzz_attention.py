@@ -16,7 +16,7 @@ from tensors import built
 from torch import Tensor, nn
 
 from hf_graphattn import GraphAttentionError, backends
-from hf_graphattn.interface import NAME, graph_attn
+from hf_graphattn.interface.graph_attn import NAME, graph_attn
 
 # What is lost at most: of the largest number of the output, or of all gradients.
 TOLERANCE = {

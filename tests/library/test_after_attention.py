@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.parallel import share_heads
+from hf_graphattn.model.parallel import share_heads
 
 CONFIGS = {name: case.config for name, case in TOKEN_CASES.items()}
 SOME = ("BERT", "GPT-2", "ViT")

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import hf_graphattn as ga
-from hf_graphattn import backends, interface
+from hf_graphattn import backends
 from hf_graphattn.backends import AttentionInputs, flex, make
+from hf_graphattn.interface import graph_attn as interface
 
 FLASH, FLEX = "flash_attention_2", "flex_attention"
 CONFIG = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)

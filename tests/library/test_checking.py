@@ -30,8 +30,9 @@ from zoo import models
 from zoo.batches import inputs as zoo_inputs
 
 import hf_graphattn as ga
-from hf_graphattn import architectures, verified
-from hf_graphattn.architectures import ARCHITECTURES, attention_modules
+from hf_graphattn.architectures import find as architectures
+from hf_graphattn.architectures import verified
+from hf_graphattn.architectures.find import ARCHITECTURES, attention_modules
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
 # Qwen2 is like Llama; Gemma 2 caps its scores, GPT-OSS has sinks; DeepSeek-V3's values are narrower

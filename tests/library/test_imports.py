@@ -97,7 +97,7 @@ TRANSFORMERS = "from transformers import AutoModelForSequenceClassification"
         f"{TRANSFORMERS}\nimport hf_graphattn",
         f"import hf_graphattn\n{TRANSFORMERS}",
         f"import hf_graphattn as ga\nga.GFSAConfig()\n{TRANSFORMERS}",
-        f"import hf_graphattn.interface\n{TRANSFORMERS}",
+        f"import hf_graphattn.interface.graph_attn\n{TRANSFORMERS}",
     ],
 )
 def test_plain_transformers_refuses_a_patched_folder(imports: str, patched_folder: Path) -> None:

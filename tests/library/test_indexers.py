@@ -19,9 +19,9 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures import eager_attention, self_attention_modules
-from hf_graphattn.checking import TOLERANCES
-from hf_graphattn.placing import place, take_out
+from hf_graphattn.architectures.find import eager_attention, self_attention_modules
+from hf_graphattn.patching.check import TOLERANCES
+from hf_graphattn.patching.place import place, take_out
 
 TYPES = (
     "axk2",

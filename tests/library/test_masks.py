@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import hf_graphattn as ga
-from hf_graphattn.interface import NAME
+from hf_graphattn.interface.graph_attn import NAME
 
 WITHOUT = ("BERT", "GPT-2", "Llama")  # plain SDPA needs no mask unless there is padding
 

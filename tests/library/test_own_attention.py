@@ -15,7 +15,7 @@ from zoo import models
 from zoo.batches import inputs
 
 import hf_graphattn as ga
-from hf_graphattn.after_dropout import OwnProducts
+from hf_graphattn.interface.dropout import OwnProducts
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
 TYPES = ("bloom", "deberta-v2", "gptj", "swinv2")

@@ -16,7 +16,7 @@ from parallel_worker import CACHED, CASES, START, STEP, Case, batch, patched, pl
 from tiny import HEADS
 
 import hf_graphattn as ga
-from hf_graphattn.parallel import share_heads
+from hf_graphattn.model.parallel import share_heads
 
 SHARED = [case for case in CASES if case.way != "ddp"]  # the model itself is
 

@@ -13,7 +13,7 @@ from tiny import MODELS, ROWS, inputs
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.adapters import base_model, is_adapted
+from hf_graphattn.model.adapters import base_model, is_adapted
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
 

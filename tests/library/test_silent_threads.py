@@ -14,7 +14,8 @@ from refusals import refused
 from tiny import MODELS, inputs
 
 import hf_graphattn as ga
-from hf_graphattn import patching, placing
+from hf_graphattn import patch as patching
+from hf_graphattn.patching import place as placing
 
 CONFIGS = (ga.GFSAConfig(w_K=0.3), ga.LaplacianConfig(step=0.4))
 

@@ -24,7 +24,7 @@ from zoo.easier import REASONS
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.verified import LIST, is_listed, listed
+from hf_graphattn.architectures.verified import LIST, is_listed, listed
 
 VERSION = transformers.__version__
 TYPES = listed(VERSION)

@@ -1,0 +1,219 @@
+"""Which modules of a model are attention, and which of them are known to be exact with a filter.
+
+transformers' attention modules that look their function up in `AttentionInterface` share one
+calling convention. So they are found by a rule: no list of architectures is needed to find them,
+only to say which were verified. Any other is verified by `check` before it is patched.
+
+Some of the others are reached by the dropout module of A (`own_attention`), and torch's own
+`nn.MultiheadAttention` in plain torch models by a class of ours for it (`multihead`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_graphattn.errors import GraphAttentionError
+
+from .own_attention import OwnAttention, forward_owner, row_of
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture of which every cell of docs/compatibility.md is tested.
+
+    name: as people write it. attention: the class of its self-attention (a subclass
+    counts too, unless its forward is its own). norm, branch: where filters of tokens act, by names
+    in the module around the attention: the layer norm of the sum of its output and the residual,
+    and the module that returns its output.
+    """
+
+    name: str
+    attention: str
+    norm: str | None = None
+    branch: str | None = None
+
+
+ARCHITECTURES = (
+    Architecture("ALBERT", "AlbertAttention", "attention.LayerNorm", "attention.output_dropout"),
+    Architecture("BART", "BartAttention"),
+    Architecture("BERT", "BertSelfAttention", "output.LayerNorm", "output.dropout"),
+    Architecture("DeiT", "DeiTAttention", "layernorm_after", "attention"),
+    Architecture("DistilBERT", "DistilBertSelfAttention", "sa_layer_norm", "attention"),
+    Architecture("ELECTRA", "ElectraSelfAttention", "output.LayerNorm", "output.dropout"),
+    Architecture("GPT-2", "GPT2Attention", "ln_2", "attn"),
+    Architecture("GPT-NeoX", "GPTNeoXAttention"),
+    Architecture("Llama", "LlamaAttention"),
+    Architecture("Mistral", "MistralAttention"),
+    Architecture("ModernBERT", "ModernBertAttention"),
+    Architecture("OPT", "OPTAttention"),
+    Architecture("PLBART", "PLBartAttention"),
+    Architecture("Qwen3", "Qwen3Attention"),
+    Architecture("RoBERTa", "RobertaSelfAttention", "output.LayerNorm", "output.dropout"),
+    Architecture("T5", "T5Attention"),
+    Architecture("ViT", "ViTAttention", "layernorm_after", "attention"),
+    Architecture("Whisper", "WhisperAttention"),
+)
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function up names
+# How the parts of the path of a cross-attention module are called; the name alone misses some.
+CROSS = ("cross", "encoder_attn", "encdecattention", "encoder_decoder_att", "token_to_image")
+MULTIHEAD = nn.MultiheadAttention
+HEADS = (
+    "num_heads",
+    "num_attention_heads",
+    "n_heads",
+    "n_head",
+    "num_query_heads",
+    "decoder_self_attention_heads",
+)
+
+
+@dataclass(frozen=True)
+class AttentionModule:
+    """One attention module of a model: its qualified name, and what is known of it.
+
+    num_heads: of its queries. row: of a class that is reached by its dropout module. architecture:
+    of a class in the table.
+    """
+
+    name: str
+    module: nn.Module
+    num_heads: int
+    is_self_attention: bool
+    row: OwnAttention | None = None
+    architecture: Architecture | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether its class is in the table, or torch's own."""
+        return self.architecture is not None or isinstance(self.module, MULTIHEAD)
+
+    @property
+    def through_interface(self) -> bool:
+        """Whether it calls the function that is registered with transformers."""
+        return self.row is None and not isinstance(self.module, MULTIHEAD)
+
+    @property
+    def device(self) -> torch.device:
+        """That of its parameters. torch's dynamic quantisation leaves none, and needs the CPU."""
+        return next((each.device for each in self.module.parameters()), torch.device("cpu"))
+
+
+def attention_modules(model: nn.Module) -> list[AttentionModule]:
+    """The modules of a model whose attention a filter can take over, in model order.
+
+    torch's `nn.MultiheadAttention` counts where the model has no other attention: beside other
+    attention, as in the pooling heads of vision models, its queries are not the tokens.
+    """
+    modules = dict(model.named_modules())
+    reached = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
+    if not reached:
+        reached = [name for name, each in modules.items() if _is_torchs(each)]
+    return [
+        AttentionModule(
+            name,
+            modules[name],
+            _heads(modules[name]),
+            not _is_cross(name, modules.get(name.rpartition(".")[0])),
+            row_of(modules[name]),
+            _architecture(type(modules[name])),
+        )
+        for name in reached
+    ]
+
+
+def self_attention_modules(model: nn.Module) -> list[AttentionModule]:
+    """Those of the attention modules that can have a filter, in the order that `layers` counts."""
+    return [found for found in attention_modules(model) if found.is_self_attention]
+
+
+def own_attention(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """(Name, module) of those that compute attention by themselves: no filter can reach it."""
+    found = {id(each.module) for each in attention_modules(model)}
+    apart = {id(module) for module in _apart(model, found) if _is_named(module)}
+    return [(name, module) for name, module in model.named_modules() if id(module) in apart]
+
+
+def eager_attention(module: Any) -> Callable[..., Any]:
+    """The function that an attention module calls where the implementation is "eager".
+
+    Raises:
+        GraphAttentionError: its forward names none.
+    """
+    cls: Any = type(module)
+    forward = _forward(cls)
+    names = [name for name in forward.__code__.co_names if "eager" in name]
+    for name in names:
+        if callable(forward.__globals__.get(name)):
+            return forward.__globals__[name]
+    raise GraphAttentionError(
+        f"{type(module).__name__} has no eager attention function to delegate to."
+    )
+
+
+def verified() -> str:
+    """The names of the architectures in the table, for error messages."""
+    return ", ".join(row.name for row in ARCHITECTURES)
+
+
+def _apart(module: nn.Module, found: set[int]) -> Iterator[nn.Module]:
+    """The modules that are not attention modules, nor inside one, nor around one."""
+    if id(module) in found:
+        return
+    if not any(id(inner) in found for inner in module.modules()):
+        yield module
+    for child in module.children():
+        yield from _apart(child, found)
+
+
+def _is_named(module: nn.Module) -> bool:
+    return "attention" in type(module).__name__.lower() and any(True for _ in module.parameters())
+
+
+@cache
+def _forward(cls: Any) -> Any:
+    """The forward of a class that looks its attention function up; None for other classes."""
+    for base in cls.__mro__:
+        forward = inspect.unwrap(vars(base).get("forward", None))
+        if INTERFACE in getattr(getattr(forward, "__code__", None), "co_names", ()):
+            return forward
+    return None
+
+
+def _architecture(cls: type) -> Architecture | None:
+    """The row of the class whose forward it has: a subclass may have one of its own."""
+    owner = forward_owner(cls)
+    if not owner.__module__.startswith("transformers."):
+        return None
+    return next((row for row in ARCHITECTURES if row.attention == owner.__name__), None)
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    """Whether it is torch's MultiheadAttention, or ours: other subclasses may do more."""
+    is_ours = isinstance(module, MULTIHEAD) and "graph_filter" in module._modules
+    return type(module) is MULTIHEAD or is_ours
+
+
+def _is_cross(name: str, parent: nn.Module | None) -> bool:
+    """By the words in its path; torch's decoder layers have names of their own."""
+    if isinstance(parent, nn.TransformerDecoderLayer):
+        return name.rpartition(".")[2] == "multihead_attn"
+    return any(word in part for part in name.lower().split(".") for word in CROSS)
+
+
+def _heads(module: Any) -> int:
+    """How many query heads it has; 0 where nothing says so."""
+    row = row_of(module)
+    names = HEADS if row is None or row.num_heads is None else (row.num_heads,)
+    for owner in (module, getattr(module, "config", None)):
+        for name in names:
+            if isinstance(getattr(owner, name, None), int):
+                return getattr(owner, name)
+    return 0

@@ -1,0 +1,130 @@
+"""The first layer's values, for the filters of later layers that read them.
+
+They travel as an argument of the forward: a dict, that a hook adds to the call of each model, that
+the model passes on to its attention modules with its other keyword arguments, and that the first
+module of a stack of layers fills. So each call has its own, whatever runs beside it; what gradient
+checkpointing computes again is given the dict of its call, not of the latest; and nothing is left
+when the forward and its graph are gone.
+
+With a key-value cache the first layer's values of earlier tokens are in the first layer's cache.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_graphattn.architectures.find import AttentionModule
+from hf_graphattn.backends import FirstValues
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.variants import GraphFilter
+
+ARGUMENT = "graph_attn_first"  # of attention functions, by which the dict arrives
+
+
+def begin_forward(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Forward pre-hook of a model, and of the models in it: each call has a dict of its own."""
+    return args, {**kwargs, ARGUMENT: {}}
+
+
+def takes_more(model: nn.Module) -> bool:
+    """Whether the model passes on arguments that it does not know."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def name_stacks(
+    model: nn.Module, filters: dict[str, GraphFilter], layers: list[AttentionModule]
+) -> None:
+    """Tell each filter the stack of layers that it is in: its module's name without numbers.
+
+    layers: all self-attention modules.
+
+    Raises:
+        GraphAttentionError: the first layer of a stack has no filter; or layers that are not
+            verified may regroup their tokens, as those of images do in windows.
+    """
+    modules = [each.name for each in layers]
+    for each in layers:
+        if each.name in filters and not (each.is_verified or _reads_text(model, each.name)):
+            raise refusal(
+                "config",
+                filters[each.name].variant_config,
+                f"a filter of one layer alone in {type(each.module).__name__}, whose tokens may be "
+                f"others in each layer",
+            )
+    first: dict[str, str] = {}
+    for name in modules:
+        first.setdefault(_stack(name), name)
+    for name, graph_filter in filters.items():
+        graph_filter.stack = _stack(name)
+        graph_filter.begins = first[graph_filter.stack] == name
+        if first[graph_filter.stack] not in filters:
+            raise refusal(
+                "layers",
+                graph_filter.variant_config.layers,
+                f"layers with {first[graph_filter.stack]}, whose values the filters of the "
+                f"others read",
+            )
+
+
+def first_values(
+    module: nn.Module,
+    graph_filter: Any,
+    given: dict[str, FirstValues] | None,
+    rows: Tensor,
+    every: Tensor,
+) -> FirstValues:
+    """Those of this call; the first layer gives its own.
+
+    Raises:
+        GraphAttentionError: the model does not pass the dict on, or left the first layer out; or
+            their shape is another; or their gradients are lost, as under reentrant gradient
+            checkpointing.
+    """
+    name = type(module).__name__
+    if given is None:
+        raise GraphAttentionError(
+            f"{name} is not given the keyword arguments of its model's call, so that the first "
+            f"layer's values cannot reach it. Use another filter for this model."
+        )
+    has_graph = torch.is_grad_enabled()
+    if graph_filter.begins:  # not the first time, where layers share it or it is computed again
+        given.setdefault(graph_filter.stack, FirstValues(rows, every, has_graph))
+    elif graph_filter.stack not in given:
+        raise GraphAttentionError(
+            f"the first layer, whose values {name} reads, was left out of this call (layerdrop). "
+            f"Set layerdrop to 0."
+        )
+    found = given[graph_filter.stack]
+    if has_graph and not found.has_graph:
+        raise GraphAttentionError(
+            f"the first layer's values that {name} reads were made without their gradients, as "
+            f"under reentrant gradient checkpointing. Pass "
+            f'gradient_checkpointing_kwargs={{"use_reentrant": False}}.'
+        )
+    if found.rows.shape != rows.shape:
+        raise GraphAttentionError(
+            f"the first layer's values are {tuple(found.rows.shape)} and those of {name} "
+            f"{tuple(rows.shape)}: this filter needs layers of one shape. Use another filter."
+        )
+    if found.every.device == every.device:
+        return found
+    device = every.device
+    return FirstValues(found.rows.to(device), found.every.to(device), found.has_graph)
+
+
+def _reads_text(model: nn.Module, name: str) -> bool:
+    """Whether the innermost transformers model around a module reads tokens of text."""
+    parts = name.split(".")
+    around: Any = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
+    read = [each.main_input_name for each in around if hasattr(each, "main_input_name")]
+    return read[-1:] == ["input_ids"]
+
+
+def _stack(name: str) -> str:
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)

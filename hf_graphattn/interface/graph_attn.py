@@ -1,0 +1,315 @@
+"""The one function that a patched model's attention modules call, and how it is registered.
+
+attention module -> graph_attn(module, q, k, v, mask, ...)
+    no filter (cross-attention, a layer not chosen) -> plain attention
+    else  attend = backend(q, k, mask ...)          # attend(x) = A x
+          out    = module.graph_filter(attend, v)   # H V
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, Cache
+from transformers.utils.generic import TransformersKwargs
+from transformers.utils.output_capturing import _active_collector
+
+from hf_graphattn import backends
+from hf_graphattn.architectures.find import eager_attention
+from hf_graphattn.backends import AttentionInputs, FirstValues, one_per_query_head
+from hf_graphattn.errors import GraphAttentionError, no_square
+
+from . import masks
+from . import token_filters as after_attention
+from .cache import CachedAttention, OperandLayer, operand_layer
+from .first_layer import first_values
+
+# The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
+NAME = "hf_graphattn"
+# The same with the masks of transformers' eager attention, for classes that are not verified: they
+# are never left out, so nothing is concluded from what a class says of its causality.
+AS_EAGER = "hf_graphattn_as_eager"
+NAMES = (NAME, AS_EAGER)
+# What attention functions are given that does not change what they compute: masks say it already,
+# or it tells what the model has read or is to return. Anything else only the architecture's own can
+# read.
+HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
+    "cache_position",
+    "deterministic",
+    "grid_thw",
+    "input_ids",
+    "logits_to_keep",
+    "return_dict",
+    "sliding_window",
+    "use_cache",
+}
+# What eager attention functions do not name, since they read it elsewhere.
+READ_ELSEWHERE = {"s_aux": "the module's own `sinks`, which the eager functions read from there"}
+# The arguments by which attention modules are given the tokens that cross-attention reads.
+OTHER_TOKENS = (
+    "context",
+    "context_hidden_states",
+    "cross_attention_states",
+    "encoder_hidden_states",
+    "key_value_states",
+)
+# The attribute of an attention module that holds its filter; None marks it as plain on purpose.
+FILTER = "graph_filter"
+
+logger = logging.getLogger("hf_graphattn")
+
+
+def is_filter_key(name: str) -> bool:
+    """Whether a tensor of this name in a state dict belongs to a filter."""
+    return f".{FILTER}." in f".{name}"
+
+
+def graph_attn(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    graph_attn_layer: OperandLayer | None = None,
+    graph_attn_first: dict[str, FirstValues] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function registered with transformers as "hf_graphattn".
+
+    query is (B, H, Nq, D); key and value are (B, H or fewer, Nk, D); masks are as in `masks.merge`.
+    Returns the output (B, Nq, H, D) and the filtered matrix H (B, H, Nq, Nk), which is None unless
+    the call records attentions.
+
+    Raises:
+        GraphAttentionError: the model was loaded without its filters; there are keys from a cache
+            that the filter cannot use; an argument changes the attention in a way that neither
+            this function nor the architecture's own eager one computes.
+    """
+    graph_filter = _filter_of(module)
+    as_eager = module.config._attn_implementation == AS_EAGER
+    attention_mask, kwargs = masks.of_chosen_keys(module, attention_mask, kwargs, key)
+    unknown = tuple(n for n in kwargs if kwargs[n] is not None and n not in HARMLESS)
+    if unknown:
+        _refuse_unread(module, unknown)
+
+    def eager(x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the architecture's own eager attention returns with x in place of the values."""
+        given = {"is_causal": is_causal, "position_bias": position_bias} | kwargs
+        given = {name: each for name, each in given.items() if name in kwargs or each is not None}
+        return eager_attention(module)(
+            module, query, key, x, attention_mask, dropout=dropout, scaling=scaling, **given
+        )
+
+    if graph_filter is None and as_eager:
+        return eager(value)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    mask, causal = masks.merge(
+        attention_mask, position_bias, bool(causal) and not as_eager, query, key
+    )
+    inputs = AttentionInputs(
+        query=query,
+        key=key,
+        mask=mask,
+        causal=causal,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        dropout=dropout,
+        own=partial(_of_each_head, eager, key.shape[1]),
+        unknown=unknown,
+    )
+    if graph_attn_layer is not None and value is not graph_attn_layer.returned:
+        raise GraphAttentionError(
+            f"{type(module).__name__} changes the values that its cache keeps, before they reach "
+            f"the attention, so that cached generation has no room for a filter's. Pass "
+            f"use_cache=False."
+        )
+    if graph_filter is None:
+        out, weights = _plain(inputs, value)
+    else:
+        own = _of_queries(module, inputs, value, graph_attn_layer)
+        if graph_filter.variant_config.place:
+            after_attention.leave(module, graph_filter, inputs)
+        if graph_filter.reads_first:
+            every = own if graph_attn_layer is None else one_per_query_head(value, query)
+            first = first_values(module, graph_filter, graph_attn_first, own, every)
+            inputs = replace(inputs, first=first)
+        out, weights = _filtered(graph_filter, inputs, own, value, graph_attn_layer)
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
+    """Eager functions swallow arguments that they do not name: another mask, for one."""
+    named = inspect.signature(eager_attention(module)).parameters
+    unread = [name for name in unknown if name not in named and name not in READ_ELSEWHERE]
+    if unread:
+        raise GraphAttentionError(
+            f"{type(module).__name__} gives its attention {', '.join(unread)}, which its eager "
+            f"attention function does not read: what a filter would compute with it is not known. "
+            f"Leave it out, if your own call of the model says it; otherwise this model can have "
+            f"no filter: unpatch_model(model) takes it out."
+        )
+
+
+def _of_each_head(own: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
+    """A x, (B, H, Nq, D), by attention whose values have the heads of its keys.
+
+    The operands of the query heads that share a key head are put side by side, and each head's own
+    is taken from what comes back.
+    """
+    packed = x.unflatten(1, (key_heads, -1)).transpose(2, 3)
+    out = own(packed.flatten(3))[0].transpose(1, 2).unflatten(1, (key_heads, -1))
+    return (
+        out.unflatten(-1, packed.shape[-2:]).diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
+    )
+
+
+def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(A V, A if recorded), for cross-attention and for the layers that were not chosen."""
+    record = _recording()
+    attend = backends.make("eager" if record else "sdpa", inputs)
+    return attend(value), attend.matrix if record else None
+
+
+def _of_queries(
+    module: nn.Module, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
+) -> Tensor:
+    """The values of the queries' tokens, (B, H, Nq, D)."""
+    own = one_per_query_head(value if layer is None else layer.new_values, inputs.query)
+    new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
+    if own.shape[-2] != new:
+        raise no_square(type(module).__name__, new, keys)
+    return own
+
+
+def _filtered(
+    graph_filter: Any,
+    inputs: AttentionInputs,
+    own: Tensor,
+    value: Tensor,
+    layer: OperandLayer | None,
+) -> tuple[Tensor, Tensor | None]:
+    """(H V, H if recorded) of the values and those of the queries' tokens, `own`.
+
+    With a cache these are the rows of the new tokens. A recorded H is what the output is computed
+    from, as in transformers' eager attention. A filter of tokens leaves the attention plain.
+    """
+    record = _recording()
+    name = backends.choose(
+        graph_filter.backend,
+        graph_filter.backends,
+        inputs,
+        passes=graph_filter.operands + 1,
+        fits=graph_filter.fits,
+    )
+    if record and not backends.has_matrix(name):
+        _say_attentions_need_eager(name)
+        name = "eager"
+    attend = backends.make(name, inputs)
+    if layer is not None:
+        shared = value if attend.groups else one_per_query_head(value, inputs.query)
+        attend = CachedAttention(attend, layer, shared)
+    if not record:
+        acts_later = graph_filter.variant_config.place
+        return attend(own) if acts_later else graph_filter(attend, own), None
+    if layer is not None and layer.keeps_rows:
+        graph_filter(attend, own)  # the cache keeps the operands on the values too
+    matrix = graph_filter.matrix(attend, own)
+    return backends.product(matrix, value), matrix
+
+
+def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Forward pre-hook of every attention module with a filter.
+
+    It checks that the filter will be reached, and passes on the layer of the cache, which
+    transformers does not give to attention functions.
+
+    Raises:
+        GraphAttentionError: the model's attention implementation was changed after patching; or
+            the module turns out to be cross-attention, or to have no layer of the cache.
+    """
+    implementation = module.config._attn_implementation
+    if implementation not in NAMES:
+        raise GraphAttentionError(
+            f"this model is patched with a graph filter, but its attention implementation was set "
+            f"to {implementation!r}, which would drop the filter without a word. Call "
+            f"hf_graphattn.unpatch_model(model) first, or choose how the filter is computed with "
+            f"patch_model(model, config, backend=...). Attentions need no other implementation: "
+            f"set it to {NAME!r} again, and pass output_attentions=True to the model's call."
+        )
+    others = [name for name in OTHER_TOKENS if kwargs.get(name) is not None]
+    if others:
+        raise GraphAttentionError(
+            f"{type(module).__name__} is given the keys of other tokens, {', '.join(others)}: this "
+            f"is cross-attention, which stays plain. Leave such modules out with layers=(...)."
+        )
+    # The cache is found by its class, since GPT-NeoX calls the argument layer_past.
+    caches = [given for given in (*kwargs.values(), *args) if isinstance(given, Cache)]
+    if not caches:
+        return args, kwargs
+    graph_filter = getattr(module, FILTER)
+    index = kwargs.get("layer_idx", module.layer_idx)
+    if index is None:
+        raise GraphAttentionError(
+            f"{type(module).__name__} does not say which layer of a cache is its own, since layers "
+            f"share it, so a graph filter cannot generate with a cache. Pass use_cache=False."
+        )
+    layer = operand_layer(
+        caches[0],
+        index,
+        graph_filter.operands,
+        module.training,
+        _recording(),
+    )
+    return args, {**kwargs, "graph_attn_layer": layer}
+
+
+def _filter_of(module: nn.Module) -> Any:
+    try:
+        return getattr(module, FILTER)
+    except AttributeError:
+        raise GraphAttentionError(
+            f"{type(module).__name__} has no graph filter, though its model's config says that it "
+            f"was patched: the model was loaded without its filters. Load it with "
+            f"hf_graphattn.from_pretrained(path). If it was built from a patched model's config, "
+            f"hf_graphattn.unpatch_model(model) makes it plain."
+        ) from None
+
+
+def _recording() -> bool:
+    """Whether this call of the model collects attentions, by its argument or by the config.
+
+    It is read where transformers' own recording hooks read it, since several models (GPT-2) do not
+    pass the argument on to their attention modules.
+    """
+    collected = _active_collector.get()
+    return collected is not None and any(key.endswith("attentions") for key in collected)
+
+
+def _say_attentions_need_eager(name: str) -> None:
+    if not torch.compiler.is_compiling():
+        _warn_once(
+            f"output_attentions=True needs the attention matrix, which backend {name!r} never "
+            f"forms: the calls that ask for it use 'eager'."
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
+
+
+# A pickled model imports this module, because its hooks are functions of it.
+AttentionInterface.register(NAME, graph_attn)
+AttentionMaskInterface.register(NAME, masks.graph_attn_mask)
+AttentionInterface.register(AS_EAGER, graph_attn)
+AttentionMaskInterface.register(AS_EAGER, masks.eager_graph_attn_mask)

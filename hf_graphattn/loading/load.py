@@ -1,0 +1,252 @@
+"""Loading a patched model from a folder or the hub.
+
+Saving needs no function of ours: `model.save_pretrained` writes the filters with the weights, and
+`config.json` says what was patched. Loading makes the plain model, patches it, and then copies the
+filter tensors, strictly: none may be missing or left over, and every shape must be right.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from hf_graphattn.errors import GraphAttentionError, path_text, refusal
+from hf_graphattn.interface.graph_attn import FILTER
+from hf_graphattn.model.adapters import CONFIG_NAME
+from hf_graphattn.model.config_entry import read_entry
+from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION
+from hf_graphattn.model.filters import filter_parameters, read_config
+from hf_graphattn.model.parallel import shared_as
+from hf_graphattn.patch import patch
+from hf_graphattn.patching.place import CHECKED
+from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, read_filter_tensors, reading
+from hf_graphattn.sharing.checksum import checksum, refuse_changed, refuse_damaged
+from hf_graphattn.sharing.save import ASKS
+from hf_graphattn.variants import VariantConfig
+
+
+def from_pretrained(
+    path_or_repo: str | os.PathLike[str],
+    *,
+    graph_attn: VariantConfig | None = None,
+    auto_class: Any = None,
+    backend: str = "auto",
+    check: Mapping[str, Any] | bool = False,
+    **kwargs: Any,
+) -> PreTrainedModel:
+    """A patched model as `save_pretrained` left it, from a folder or a hub repository.
+
+    Args:
+        path_or_repo: a folder, or "user/repository".
+        graph_attn: for a plain checkpoint, the filters to put in. A patched one has its own.
+        auto_class: the class to load, `AutoModelForSequenceClassification` or a model class; by
+            default the class that the checkpoint names.
+        backend: as in `patch_model`.
+        check: as in `patch_model`; a checkpoint remembers with which version of transformers and
+            which backend its model was checked, and needs none with these.
+        kwargs: as transformers' `from_pretrained`: dtype, device_map, tp_plan, revision, token ...
+
+    Raises:
+        GraphAttentionError: the checkpoint is plain, of a newer format or of an unknown variant;
+            a filter tensor is missing, misshapen or left over; a file is damaged, or not what was
+            saved; `attn_implementation` is given; or `graph_attn` is given for a patched one.
+    """
+    if "attn_implementation" in kwargs:
+        raise refusal(
+            "attn_implementation",
+            kwargs["attn_implementation"],
+            "nothing, since a patched model has its own",
+            "Use backend=... to choose how it is computed.",
+        )
+    path = path_text("path_or_repo", path_or_repo)
+    with reading(path):
+        _refuse_adapter(path, hub_arguments(kwargs))
+        config, kwargs = _config(path, kwargs)
+        saved = getattr(config, "graph_attn", None)
+        tensors = read_filter_tensors(
+            path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
+        )
+        variant = _variant(path, saved, graph_attn, bool(tensors))
+        asks = kwargs.pop(ASKS, None)
+        if asks is None:
+            asks = config.output_attentions or (saved or {}).get(ASKS, False)
+        _make_plain(config, bool(asks))
+        model, loaded = _load_plain(path, config, _class_of(config, auto_class, path), kwargs)
+        checked = (saved or {}).get(CHECKED)
+        if not isinstance(checked, dict):
+            checked = None
+        elif backend == "auto":
+            backend = checked.get("backend", backend)
+        patch(model, variant, backend, check, checked)
+        if saved is not None:
+            load_filter_tensors(model, tensors, path, saved)
+            # The checkpoint that was loaded is not the base.
+            model.config.graph_attn.pop("base_model", None)
+            model.config.graph_attn |= {name: saved[name] for name in saved.keys() & {"base_model"}}
+    return loaded
+
+
+def _refuse_adapter(path: str, where: dict[str, Any]) -> None:
+    if find_file(path, CONFIG_NAME, where) is not None:
+        raise GraphAttentionError(
+            f"{path!r} holds a PEFT adapter: transformers would load it with the model, and drop "
+            f"its filters without a word. Load the model from a folder without {CONFIG_NAME}, and "
+            f"then the adapter with load_peft(model, adapter)."
+        )
+
+
+def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """The checkpoint's config, as a copy, and the arguments that are not settings of it."""
+    kwargs = dict(kwargs)
+    config = kwargs.pop("config", None)
+    if isinstance(config, PreTrainedConfig):
+        return copy.deepcopy(config), kwargs
+    kept = hub_arguments(kwargs)
+    # A dtype may be "auto", which a config would take for a dtype; a patched model's config.json
+    # names an attention implementation beside which transformers refuses to ask for attentions.
+    for name in ("dtype", "torch_dtype", ASKS):
+        if name in kwargs:
+            kept[name] = kwargs.pop(name)
+    # The config takes those of the other arguments that are its settings (num_labels).
+    config, kwargs = AutoConfig.from_pretrained(config or path, return_unused_kwargs=True, **kwargs)
+    if getattr(config, "num_attention_heads", 1) == 0:
+        raise refusal(f"'num_attention_heads' in the config of {path!r}", 0, "at least 1")
+    return config, kwargs | kept
+
+
+def _variant(
+    path: str, saved: object, given: VariantConfig | None, has_filters: bool
+) -> VariantConfig:
+    if saved is None and has_filters:
+        raise GraphAttentionError(
+            f"{path!r} holds filters, but its config.json has no 'graph_attn': it was edited, or "
+            f"only a part of the model was patched. Patch the whole model and save it again."
+        )
+    if saved is not None and given is not None:
+        raise refusal(
+            "graph_attn",
+            given,
+            f"nothing, since {path!r} is patched already",
+            "Leave it out; or unpatch_model(model) after loading, then patch_model(model, config).",
+        )
+    if saved is not None:
+        return read_entry(saved, path)
+    if given is None:
+        raise GraphAttentionError(
+            f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Pass the "
+            f"filters to put in, graph_attn=GFSAConfig(...); or load it with transformers and "
+            f"call patch_model(model, config)."
+        )
+    return given
+
+
+def _class_of(config: PreTrainedConfig, auto_class: Any, path: str) -> Any:
+    """The model class to load: the one that was asked for, or that the checkpoint names."""
+    what, given, cls = "auto_class", auto_class, auto_class
+    remedy = "Leave it out to load what the checkpoint names."
+    if auto_class is None:
+        what, given = f"'architectures' in the config.json of {path!r}", config.architectures
+        remedy = "Pass auto_class=AutoModelFor... to choose one."
+        named = str(given[0]) if isinstance(given, list) and given else ""
+        cls = getattr(transformers, named, None)
+    if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
+        cls = cls._model_mapping.get(type(config), None)
+    is_model = isinstance(cls, type) and issubclass(cls, PreTrainedModel)
+    if not is_model or not isinstance(config, cls.config_class):
+        allowed = f"a model class of transformers for {type(config).__name__}, or an Auto class"
+        raise refusal(what, given, allowed, remedy)
+    return cls
+
+
+def _make_plain(config: PreTrainedConfig, asks_for_attentions: bool) -> None:
+    """Take from the config of a patched checkpoint what makes it one."""
+    for name in (ENTRY, IMPLEMENTATION, "auto_map"):
+        config.__dict__.pop(name, None)
+    config.output_attentions = False
+    config._attn_implementation = None  # the plain class chooses its own, and is then patched
+    if asks_for_attentions:
+        config.output_attentions = True  # transformers then chooses "eager"
+
+
+def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
+    """(The plain model, what the caller gets: a tuple if `output_loading_info` is asked for)."""
+    # The plain class does not expect the filter tensors, and only a subclass can tell transformers
+    # not to report them. The model gets its own class back at once.
+    ignored = [*(cls._keys_to_ignore_on_load_unexpected or ()), rf"\.{FILTER}\."]
+    quiet: Any = type(
+        cls.__name__,
+        (cls,),
+        {"_keys_to_ignore_on_load_unexpected": ignored, "__module__": cls.__module__},
+    )
+    try:
+        loaded = quiet.from_pretrained(path, config=config, **kwargs)
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, (GraphAttentionError, torch.OutOfMemoryError)):
+            raise
+        raise GraphAttentionError(f"{type(error).__name__}: {error}") from error
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    model.__class__ = cls
+    return model, loaded
+
+
+def load_filter_tensors(
+    model: nn.Module, tensors: dict[str, Tensor], path: str, entry: dict[str, Any]
+) -> None:
+    """Copy a checkpoint's filter tensors into a patched model's scalars.
+
+    entry: the checkpoint's "graph_attn".
+
+    Raises:
+        GraphAttentionError: a tensor is missing, misshapen, left over, not of finite numbers, or
+            not what was saved.
+    """
+    parameters = dict(filter_parameters(model))
+    own_names = {saved: own for own in parameters for saved in _saved_names(own, model)}
+    tensors = {own_names.get(key, key): tensor for key, tensor in tensors.items()}
+    missing = sorted(parameters.keys() - tensors.keys())
+    left_over = sorted(tensors.keys() - parameters.keys())
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, not {tuple(parameters[name].shape)}"
+        for name in sorted(parameters.keys() & tensors.keys())
+        if tensors[name].shape != parameters[name].shape
+    ]
+    if missing or left_over or wrong:
+        raise GraphAttentionError(
+            f"the filters of {path!r} do not fit their config. Missing: {_few(missing)}. "
+            f"Left over: {_few(left_over)}. Misshapen: {_few(wrong)}. The checkpoint is damaged or "
+            f"was edited: save the model again."
+        )
+    refuse_damaged(tensors, path)
+    found = checksum(read_config(model), (tensors[name] for name in parameters))
+    refuse_changed(found, entry, path)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(shared_as(parameter, tensors[name]))
+
+
+def _saved_names(own_name: str, model: nn.Module) -> Iterator[str]:
+    """The names that one of the model's tensors may have in a checkpoint.
+
+    A model with a head puts a prefix before its base's names. And files keep the names of a model's
+    first release (ViT's encoder.layer), whatever transformers calls the modules today.
+    """
+    if not isinstance(model, PreTrainedModel):
+        yield own_name
+        return
+    prefix = f"{model.base_model_prefix}."
+    for name in (prefix + own_name, own_name.removeprefix(prefix), own_name):
+        yield name
+        yield from revert_weight_conversion(model, {name: torch.empty(0)})
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more if names else "none"

@@ -1,0 +1,151 @@
+"""Loading a PEFT adapter that was trained on a patched model, with every filter accounted for.
+
+    adapter = LoraConfig(..., modules_to_save=ga.peft_modules(model))
+
+PEFT then trains a copy of each filter, and saves, switches and disables it with the adapter. If
+the adapter is loaded onto a base that is not patched, PEFT drops the filters without a word;
+`load_peft` patches the base, or refuses. What the library knows of PEFT is in `adapters`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_graphattn.errors import GraphAttentionError, path_text, refusal
+from hf_graphattn.interface.graph_attn import FILTER
+from hf_graphattn.model.adapters import base_model, load_adapter, saved_filters, unchanged
+from hf_graphattn.model.config_entry import make_entry, read_entry
+from hf_graphattn.model.configs import ENTRY
+from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
+from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, reading
+from hf_graphattn.sharing.checksum import refuse_damaged
+from hf_graphattn.variants import VariantConfig
+
+from .filter_files import FILTERS_NAME, load_filters, read_filters
+
+logger = logging.getLogger("hf_graphattn")
+
+
+def peft_modules(model: nn.Module | None = None) -> list[str]:
+    """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters.
+
+    With the patched model the adapter tells what that was patched with, in a name that no module
+    has: PEFT keeps it in the adapter's config, and `load_peft` compares it.
+
+    Raises:
+        GraphAttentionError: a model is given that is not patched.
+    """
+    if model is None:
+        return [FILTER]
+    return [FILTER, f"{ENTRY}={json.dumps(make_entry(read_config(base_model(model))))}"]
+
+
+def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs: Any) -> Any:
+    """`PeftModel.from_pretrained(model, adapter, **kwargs)`, every filter tensor accounted for.
+
+    Args:
+        model: the base model. A plain one is patched first if the adapter's folder holds the
+            file that `save_filters` writes; otherwise patch it as it was for the training. An
+            adapter that has neither this file nor filters of its own does not tell whether its
+            base was patched.
+        adapter: a folder, or a hub repository.
+        kwargs: as PEFT's: adapter_name, is_trainable, revision, token ...
+
+    Returns:
+        The `PeftModel`.
+
+    Raises:
+        GraphAttentionError: the adapter was trained with filters and the base has none, or others;
+            or its files are damaged. The model is as it was.
+        ImportError: PEFT is not installed.
+    """
+    refuse_no_model(model)
+    if base_model(model) is not model:
+        raise refusal(
+            "model",
+            type(model).__name__,
+            "a base model, which PEFT has not wrapped",
+            "Call model.load_adapter(path, adapter_name).",
+        )
+    path, where = path_text("adapter", adapter), hub_arguments(kwargs)
+    with reading(path), unchanged(model):
+        modules, tensors = saved_filters(path, where)
+        refuse_damaged(tensors, path)
+        has_file = find_file(path, FILTERS_NAME, where) is not None
+        if has_file:
+            _match_file(model, path, where)
+        _check(model, tensors, FILTER in modules, path)
+        told = _match_entry(model, modules, path) or has_file
+        if FILTER in modules and not told:
+            _say_unknown(model, path)
+        return load_adapter(model, path, **kwargs)
+
+
+def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> None:
+    """Patch a plain base as the adapter's was; check that a patched one is patched like it."""
+    if not is_patched(model):
+        load_filters(model, path, **where)
+        return
+    _refuse_other(model, read_entry(read_filters(path, where)[0], path), path)
+
+
+def _match_entry(model: PreTrainedModel, modules: list[str], path: str) -> bool:
+    """Whether `peft_modules(model)` kept what the base was patched with; if so, compare it."""
+    entries = [name.partition("=")[2] for name in modules if name.startswith(f"{ENTRY}=")]
+    for entry in entries:
+        try:
+            saved = json.loads(entry)
+        except ValueError:
+            saved = entry  # which `read_entry` refuses
+        _refuse_other(model, read_entry(saved, path), path)
+    return bool(entries)
+
+
+def _say_unknown(model: PreTrainedModel, path: str) -> None:
+    logger.warning(
+        f"the adapter {path!r} does not tell which settings its base was patched with, so they "
+        f"cannot be compared with those of this model: {read_config(model)}. Make adapters with "
+        f"modules_to_save=peft_modules(model), or call save_filters(model, folder) beside them."
+    )
+
+
+def _refuse_other(model: PreTrainedModel, needed: VariantConfig, path: str) -> None:
+    if read_config(model) != needed:
+        raise GraphAttentionError(
+            f"the adapter {path!r} was trained on a base patched with {needed}, and this one is "
+            f"patched with {read_config(model)}. Pass the plain base: it is patched if the adapter "
+            f"has a {FILTERS_NAME}; or patch the base with that config."
+        )
+
+
+def _check(model: PreTrainedModel, saved: dict[str, Tensor], has_filters: bool, path: str) -> None:
+    """The adapter's own filters must be those of the model, name by name and shape by shape."""
+    if has_filters and not is_patched(model):
+        raise GraphAttentionError(
+            f"the adapter {path!r} was trained with graph filters, and {type(model).__name__} is "
+            f"not patched: they would be dropped without a word. Call patch_model(model, config) "
+            f"with the config of the training; save_filters(model, folder) beside the adapter "
+            f"would have kept it."
+        )
+    if not saved:
+        return  # the adapter has no filters of its own, or all their scalars are fixed
+    own = {name: parameter.shape for name, parameter in filter_parameters(model)}
+    shapes = {name: tensor.shape for name, tensor in saved.items()}
+    if own != shapes:
+        differing = sorted(
+            name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name)
+        )
+        raise GraphAttentionError(
+            f"the filters of the adapter {path!r} are not those of {type(model).__name__}: "
+            f"{len(differing)} differ, {', '.join(differing[:4])}. Patch the base with the config "
+            f"of the training."
+        )
+
+
+__all__ = ["load_peft", "peft_modules"]

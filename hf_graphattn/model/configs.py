@@ -1,0 +1,154 @@
+"""A patched model's own configs: what it was patched with lives with the model alone.
+
+Several models may hold one config object, and people build models from another one's config. So
+patching gives the modules of a model copies of the configs that they hold, and only the copies say
+that the model is patched. Taking the filters out gives the modules their configs back.
+
+A copy is shallow: what is changed inside a value (`config.id2label[0] = ...`) is seen by all that
+share it, as in transformers. What is assigned while the model is patched goes back with it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig
+
+from hf_graphattn.interface.graph_attn import NAMES
+
+# What patching writes to a copy: it never goes back to the config that was copied.
+IMPLEMENTATION = "attn_implementation"
+# What config.json says there. No function has this name, so transformers by itself refuses to load
+# the folder, and its error, which lists its own implementations, tells how to load it. 0.2.0
+# wrote the function's name alone, which is read too.
+SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
+ENTRY = "graph_attn"  # the entry of `config_entry`
+_MARKS = (IMPLEMENTATION, ENTRY)
+_CHOSEN = "_attn_implementation_internal"  # where transformers keeps `_attn_implementation`
+_NOT_RETURNED = {*_MARKS, _CHOSEN}
+
+
+@dataclass
+class OwnConfig:
+    """One config of a patched model.
+
+    own: the copy that its modules hold. plain: what they hold after the filters are taken out.
+    before: the copy's attributes when it was made.
+    """
+
+    own: PreTrainedConfig
+    plain: PreTrainedConfig
+    before: dict[str, Any]
+
+
+def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
+    return list({id(config): config for _, _, config in _places(model)}.values())
+
+
+def own_configs(model: nn.Module, implementation: str) -> list[OwnConfig]:
+    """Copies of all configs of a model, each marked as that of a patched model.
+
+    implementation: the name of the attention function, one of `interface.NAMES`.
+    """
+    originals = _with_nested(model_configs(model))
+    found = [OwnConfig(copy.copy(each), _plain(each), {}) for each in originals]
+    own, plain = (
+        {id(c): getattr(made, name) for c, made in zip(originals, found, strict=True)}
+        for name in ("own", "plain")
+    )
+    for made in found:
+        _renew(vars(made.own), own)
+        _renew(vars(made.plain), plain)
+        made.before = dict(vars(made.own))
+    for made in found:
+        made.own._attn_implementation = implementation
+    return found
+
+
+def copies_of(model: nn.Module, made: list[OwnConfig]) -> dict[int, PreTrainedConfig]:
+    """The copies, by the `id` of the config that each was made of, which the modules still hold."""
+    originals = _with_nested(model_configs(model))
+    return {id(each): own.own for each, own in zip(originals, made, strict=True)}
+
+
+def replace_configs(model: nn.Module, new: dict[int, PreTrainedConfig]) -> None:
+    """Give the modules of a model other configs, by the `id` of those that they hold."""
+    for attributes, name, config in _places(model):
+        attributes[name] = new.get(id(config), config)
+
+
+def give_back(model: nn.Module, made: list[OwnConfig]) -> None:
+    """Give the modules of a model their configs back, with what was assigned meanwhile.
+
+    A copy that someone still holds becomes plain too: a model that was built from it, for one.
+    """
+    for each in made:
+        _return_changes(each, {id(other.own): other.plain for other in made})
+    replace_configs(model, {id(each.own): each.plain for each in made})
+    for each in made:
+        for name in _MARKS:
+            vars(each.own).pop(name, None)
+        each.own._attn_implementation = each.plain._attn_implementation
+
+
+def is_marked(model: nn.Module) -> bool:
+    """Whether a config of the model is that of a patched model."""
+    return any(_is_marked(config) for config in model_configs(model))
+
+
+def make_plain(model: nn.Module) -> None:
+    """Give the modules plain copies in place of configs that are those of a patched model."""
+    replace_configs(model, {id(each): _plain(each) for each in model_configs(model)})
+
+
+def _return_changes(made: OwnConfig, plain_of: dict[int, PreTrainedConfig]) -> None:
+    now, target = vars(made.own), vars(made.plain)
+    for name in made.before.keys() - now.keys() - _NOT_RETURNED:
+        target.pop(name, None)
+    for name in now.keys() - _NOT_RETURNED:
+        if name not in made.before or now[name] is not made.before[name]:
+            target[name] = plain_of.get(id(now[name]), now[name])
+
+
+def _plain(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config itself; of a patched model's, a plain copy."""
+    if not _is_marked(config):
+        return config
+    plain = copy.copy(config)
+    for name in _MARKS:
+        vars(plain).pop(name, None)
+    vars(plain)[_CHOSEN] = "sdpa"  # what it was before is not known; all of the table have it
+    return plain
+
+
+def _is_marked(config: PreTrainedConfig) -> bool:
+    return config._attn_implementation in NAMES or hasattr(config, ENTRY)
+
+
+def _with_nested(configs: list[PreTrainedConfig]) -> list[PreTrainedConfig]:
+    found = {id(config): config for config in configs}
+    for config in configs:
+        nested = [v for v in vars(config).values() if isinstance(v, PreTrainedConfig)]
+        found |= {id(each): each for each in _with_nested(nested) if id(each) not in found}
+    return list(found.values())
+
+
+def _places(model: nn.Module) -> list[tuple[dict[str, Any], str, PreTrainedConfig]]:
+    """Where the modules of a model hold configs: (a module's attributes, the name, the config)."""
+    return [
+        (vars(module), name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, PreTrainedConfig)
+    ]
+
+
+def _renew(attributes: dict[str, Any], new: dict[int, PreTrainedConfig]) -> None:
+    """Replace the configs that are inside a config (a patched part of a larger model's)."""
+    for name, value in attributes.items():
+        if isinstance(value, PreTrainedConfig):
+            attributes[name] = new[id(value)]

@@ -1,0 +1,227 @@
+"""`report(model)`: a table of what was patched; `supported(model)`: of what could be."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from hf_graphattn import backends
+from hf_graphattn.architectures.find import (
+    AttentionModule,
+    attention_modules,
+    own_attention,
+    self_attention_modules,
+)
+from hf_graphattn.architectures.own_attention import reason
+from hf_graphattn.architectures.verified import unverified
+
+from .adapters import active_filter, original_filter
+from .filters import graph_filters, refuse_no_model, refuse_plain
+from .parallel import own_class, whole
+
+HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
+SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One self-attention module. Without a filter its variant is "plain" and the rest is empty.
+
+    layer: its index in `layers`; None for a module that calls its filter itself, by `ga.attention`.
+    scalars: name -> one value, or a list with each head's value (or list of values).
+    learned: the names of the scalars that are parameters.
+    """
+
+    layer: int | None
+    module: str
+    heads: int
+    variant: str
+    scalars: dict[str, Any]
+    learned: tuple[str, ...]
+    backend: str
+    reason: str
+
+    def cells(self) -> tuple[str, ...]:
+        scalars = "  ".join(
+            f"{name}{'*' if name in self.learned else ''} {_shown(value)}"
+            for name, value in self.scalars.items()
+        )
+        backend = f"{self.backend}: {self.reason}" if self.backend else ""
+        layer = "" if self.layer is None else str(self.layer)
+        return (layer, self.module, str(self.heads), self.variant, scalars, backend)
+
+
+class Row(Protocol):
+    """A row of a table."""
+
+    def cells(self) -> tuple[str, ...]: ...
+
+
+class Table:
+    """Text when printed, HTML in a notebook."""
+
+    headings: ClassVar[tuple[str, ...]]
+
+    title: str
+    rows: Sequence[Row]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = sys.maxsize) -> str:
+        """The table, folded until it is no wider than `width`; inside of words at last."""
+        rows = [self.headings, *(row.cells() for row in self.rows)]
+        columns = [[*column] for column in zip(*rows, strict=True)]
+        widths = [max(map(len, column)) for column in columns]
+        longest = [max(map(len, " ".join(column).split())) for column in columns]
+        while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+            spaces = [(own > word, own) for own, word in zip(widths, longest, strict=True)]
+            widths[spaces.index(max(spaces))] -= 1
+        rows.insert(1, tuple("-" * own for own in widths))
+        lines = [
+            "  ".join(part.ljust(own) for part, own in zip(parts, widths, strict=True)).rstrip()
+            for cells in rows
+            for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
+        ]
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self) -> str:
+        def row(tag: str, cells: tuple[str, ...]) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+        body = "".join(row("td", each.cells()) for each in self.rows)
+        caption = f"<caption>{html.escape(self.title)}</caption>"
+        head = row("th", self.headings)
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(frozen=True)
+class Report(Table):
+    """The table of `report(model)`."""
+
+    headings = HEADINGS
+
+    title: str
+    rows: tuple[ReportRow, ...]
+
+
+@dataclass(frozen=True)
+class SupportRow:
+    """One attention module. kind: "self", "cross", or "own", which a filter cannot reach."""
+
+    module: str
+    attention: str
+    kind: str
+    heads: int
+    says: str
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.module, self.attention, self.kind, str(self.heads or ""), self.says)
+
+
+@dataclass(frozen=True)
+class Support(Table):
+    """The table of `supported(model)`."""
+
+    headings = ("module", "class", "attention", "heads", "filter")
+
+    title: str
+    rows: tuple[SupportRow, ...]
+
+
+def supported(model: nn.Module) -> Support:
+    """Which attention modules of a model can have a filter, and why not: nothing is computed.
+
+    Raises:
+        GraphAttentionError: it is no model.
+    """
+    refuse_no_model(model)
+    rows, is_known = [], not unverified(model)
+    for each in attention_modules(model):
+        kind = "self" if each.is_self_attention else "cross"
+        says = _supports(each, is_known) if each.is_self_attention else "no: stays plain"
+        rows.append(SupportRow(each.name, type(each.module).__name__, kind, each.num_heads, says))
+    for name, module in own_attention(model):
+        cls = type(module).__name__
+        rows.append(SupportRow(name, cls, "own", 0, f"no: {reason(cls)}"))
+    found = sum(row.kind == "self" for row in rows)
+    return Support(f"{type(model).__name__}: {found} self-attention modules in reach", tuple(rows))
+
+
+def _supports(attention: AttentionModule, is_known: bool) -> str:
+    says = "yes: verified" if is_known else "after a check (check=...)"
+    return says if attention.row is None else f"{says}; filters linear in the values, no cache"
+
+
+def report(model: nn.Module) -> Report:
+    """What was patched: a row for each self-attention module, in the order that `layers` counts.
+
+    Then a row for each module that calls its filter itself, by `ga.attention`.
+
+    If FSDP or tensor parallelism has spread the model over processes, each of them must call this.
+
+    Raises:
+        GraphAttentionError: the model has no filters.
+    """
+    refuse_plain(model)
+    filters, found = graph_filters(model), self_attention_modules(model)
+    names = {each.name for each in found}
+    own = [
+        AttentionModule(name, model.get_submodule(name), original_filter(each).num_heads, True)
+        for name, each in filters.items()
+        if name not in names
+    ]
+    rows = [_row(layer, each, filters.get(each.name)) for layer, each in enumerate(found)]
+    rows += [_row(None, each, filters[each.name]) for each in own]
+    counted = f"{len(filters) - len(own)} of {len(found)} self-attention modules filtered"
+    parts = [counted] if found else []
+    parts += [f"{len(own)} with a filter of one's own"] if own else []
+    originals = map(original_filter, filters.values())  # without an adapter's copies
+    learned = sum(scalar.numel() for each in originals for scalar in each.parameters())
+    title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
+    return Report(title, tuple(rows))
+
+
+def _row(
+    layer: int | None, attention: AttentionModule, graph_filter: nn.Module | None
+) -> ReportRow:
+    name, heads, module = attention.name, attention.num_heads, attention.module
+    if graph_filter is None:
+        return ReportRow(layer, name, heads, "plain", {}, (), "", "")
+    current = active_filter(graph_filter)
+    config = current.variant_config
+    device = attention.device.type
+    backend, reason = backends.explain(
+        current.backend, current.backends, device, current.operands + 1
+    )
+    delegates = current.backend == "auto" and backends.DELEGATE in current.backends
+    if attention.row is not None:
+        backend, reason = backends.EAGER, f"H is formed of the A of {type(module).__name__}"
+    elif delegates and layer is not None and not attention.is_verified:
+        reason += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
+    values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
+    return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
+
+
+def _value(value: float | Tensor) -> Any:
+    return whole(value.detach()).float().tolist() if isinstance(value, Tensor) else float(value)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list):
+        return f"{value:.4g}"
+    if isinstance(value[0], list):  # each head has several
+        return "(" + ", ".join(_shown(list(column)) for column in zip(*value, strict=True)) + ")"
+    if len(set(value)) == 1:
+        return f"{value[0]:.4g}"
+    if len(value) <= SHOWN_HEADS:
+        return " ".join(f"{item:.4g}" for item in value)
+    mean = sum(value) / len(value)
+    return f"{min(value):.4g} .. {max(value):.4g}, mean {mean:.4g}"

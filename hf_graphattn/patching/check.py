@@ -1,0 +1,358 @@
+"""Whether a filter computes on a model what it should: the check that decides it.
+
+Of every attention class that transformers dispatches, the convention is known and the details
+are not: masks, caches, arguments that only the class's own attention reads. So a model whose
+classes are not verified is compared with itself, on a copy in float64:
+
+    plain       filters that change nothing, against the architecture's own eager attention
+    filtered    GFSA, against GFSA whose every `attend` is the architecture's own eager attention
+                or, where it has none to call, its own product of A and the values
+    fused       the same by fused passes, which "auto" takes for batches that are larger
+    effect      GFSA changes what the model returns
+    reached     the batch reaches every module that has a filter
+    plat ...    the variant that is wanted, against its form with the architecture's own attention
+                or, where that cannot compute it, with the kept matrix
+    cached      what it generates with a cache, against without
+
+GFSA's scalars are random there, each head's its own, so that no head can stand for another. The
+comparison with its own attention is ours, not the papers'.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_graphattn.architectures.find import MULTIHEAD, self_attention_modules
+from hf_graphattn.architectures.own_attention import is_registered
+from hf_graphattn.backends import DELEGATE, EAGER, SDPA
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.interface.dropout import OwnProducts
+from hf_graphattn.model.configs import model_configs
+from hf_graphattn.model.filters import graph_filters
+from hf_graphattn.variants import VariantConfig
+from hf_graphattn.variants.gfsa import GFSAConfig
+
+from .place import place, take_out, torch_encoders
+
+# Relative to a tensor's largest value. Many architectures round to float32 inside, in float64 too.
+TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}
+NEUTRAL = GFSAConfig(w_K=0.0)
+FILTERED = GFSAConfig(order=4, w_0=-0.1, w_K=0.3, trainable=("w_0", "w_1", "w_K"))
+TOKENS = 3
+MASKS = ("attention_mask", "decoder_attention_mask")
+NOT_GENERATED_FROM = ("labels", "decoder_input_ids", "decoder_attention_mask", "use_cache")
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One comparison. error: the largest difference, relative; None where nothing was compared."""
+
+    name: str
+    error: float | None
+    passed: bool
+    says: str = ""
+
+    def __str__(self) -> str:
+        error = "" if self.error is None else f"{self.error:.1e}"
+        return f"{self.name:10}{'yes' if self.passed else 'NO':5}{error:10}{self.says}".rstrip()
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` found; printed, a line for each comparison."""
+
+    model: str
+    backend: str
+    dtype: torch.dtype
+    rows: tuple[CheckRow, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every comparison did."""
+        return all(row.passed for row in self.rows)
+
+    def __str__(self) -> str:
+        verdict = "exact" if self.passed else "not exact"
+        title = f"{self.model} with backend {self.backend!r}, in {self.dtype}: {verdict}"
+        return "\n".join([title, *map(str, self.rows)])
+
+
+def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str, Any]) -> Check:
+    """The comparisons of a plain model with its own attention; it is not touched.
+
+    Raises:
+        GraphAttentionError: the filters cannot be put into the model or cannot compute the batch;
+            or the plain model cannot.
+    """
+    _refuse_ambiguous(model, batch)
+    copied, run = _copied(model, batch)
+    for each in model_configs(copied):
+        if getattr(each, "use_cache", False):
+            each.use_cache = False
+    dtype = next(copied.parameters()).dtype
+    tolerance, plain = TOLERANCES[dtype], run()
+    none, some = (replace(each, layers=config.layers) for each in (NEUTRAL, FILTERED))
+    wanted = []
+    if config != some:
+        found = _placed(copied, run, config, backend)
+        wanted.append(_compared(config.variant, found, _expected(copied, run, config), tolerance))
+    # What the comparison's filter does not have is a kernel of the wanted one's own.
+    used = backend if backend in ("auto", *some.build(1).backends) else "auto"
+    left: dict[str, torch.nn.Module] = {}
+    neutral = _placed(copied, run, none, used)
+    filtered = _placed(copied, partial(_noting, copied, run, left), some, used)
+    change, expected = _error(filtered, neutral), _expected(copied, run, some)
+    rows = [
+        _compared("plain", neutral, plain, tolerance),
+        _compared("filtered", filtered, expected, tolerance),
+        *(_fused(copied, run, some, expected, tolerance) if used == "auto" else ()),
+        CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
+        _reached(left),
+        *wanted,
+    ]
+    if hasattr(copied, "can_generate") and copied.can_generate():
+        given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
+        rows.append(_cached(copied, given, some, used, tolerance))
+    return Check(type(model).__name__, backend, dtype, tuple(rows))
+
+
+def _noting(
+    model: Any, run: Callable[[], list[Tensor]], left: dict[str, torch.nn.Module]
+) -> list[Tensor]:
+    """What the run gives; `left` gets the modules with a filter that it does not call."""
+    modules = dict(model.named_modules())
+    left |= {name: modules[name] for name in graph_filters(model)}
+
+    def called(name: str, *_: Any) -> None:
+        left.pop(name, None)
+
+    hooks = [each.register_forward_pre_hook(partial(called, name)) for name, each in left.items()]
+    try:
+        return run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _reached(left: dict[str, torch.nn.Module]) -> CheckRow:
+    kinds = ", ".join(sorted({type(module).__name__ for module in left.values()}))
+    first = next(iter(left), "")
+    says = (
+        f"the batch does not reach {len(left)} filters, in {kinds} ({first} first). Pass a batch "
+        f"of all that the model reads, or choose others with layers=(...). A model that keeps what "
+        f"it made of earlier inputs fails here too"
+    )
+    return CheckRow("reached", None, not left, says if left else "")
+
+
+def _fused(
+    model: Any,
+    run: Callable[[], list[Tensor]],
+    config: GFSAConfig,
+    expected: list[Tensor],
+    tolerance: float,
+) -> list[CheckRow]:
+    """Nothing where fused passes are refused: then "auto" does not take them either."""
+    try:
+        found = _placed(model, run, config, SDPA)
+    except GraphAttentionError as error:
+        if error.__cause__ is not None:  # not refused, but failed
+            raise
+        return []
+    return [_compared("fused", found, expected, tolerance)]
+
+
+def _refuse_ambiguous(model: Any, batch: Mapping[str, Any]) -> None:
+    """A registered class may have its heads in another dimension, which as many rows would hide."""
+    heads = {e.num_heads for e in self_attention_modules(model) if is_registered(e.module)}
+    rows = {len(each) for each in batch.values() if isinstance(each, Tensor) and each.dim()}
+    if heads & rows:
+        raise refusal(
+            "check",
+            f"a batch of {', '.join(map(str, heads & rows))} rows",
+            "another number of rows than the attention has heads",
+        )
+
+
+def _expected(model: Any, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:
+    """What the filters give by the architecture's own attention or, if that cannot compute them, by
+    the kept matrix."""
+    first = self_attention_modules(model)[0]
+    backends = config.build(first.num_heads).backends
+    is_own = DELEGATE in backends and not isinstance(first.module, MULTIHEAD)
+    with OwnProducts():
+        return _placed(model, run, config, DELEGATE if is_own else EAGER)
+
+
+def made_batch(model: Any) -> dict[str, Tensor]:
+    """Inputs for a model that reads tokens or images, made from its config.
+
+    Raises:
+        GraphAttentionError: it reads something else.
+    """
+    generator = torch.Generator().manual_seed(0)
+    name = getattr(model, "main_input_name", "inputs of its own")
+    if name == "input_ids":
+        config = model.config.get_text_config()
+        shape, high = (2, 9), config.vocab_size
+        ids = torch.randint(high // 2, high, shape, generator=generator)  # beyond special tokens
+        batch = {name: ids, "attention_mask": torch.ones_like(ids)}
+        batch["attention_mask"][0, -3:] = 0
+        if model.config.is_encoder_decoder:
+            batch["decoder_input_ids"] = ids[:, :7]
+    elif name == "pixel_values" and isinstance(getattr(model.config, "image_size", None), int):
+        size = model.config.image_size
+        channels = getattr(model.config, "num_channels", 3)
+        batch = {name: torch.randn(2, channels, size, size, generator=generator)}
+    else:
+        raise refusal(
+            "check",
+            True,
+            f"a batch of the inputs of {type(model).__name__}, which reads {name}",
+            "Pass check=batch.",
+        )
+    return {name: each.to(model.device) for name, each in batch.items()}
+
+
+def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], list[Tensor]]]:
+    """(A copy in evaluation with its own eager attention; what gives its outputs on the batch).
+
+    In float64, or in float32 where some operation has no other form, or where eager attention gives
+    NaN in float64: its least number is minus infinity in the float32 of a softmax.
+    """
+    masks = [batch[name].bool() for name in MASKS if isinstance(batch.get(name), Tensor)]
+    for dtype in TOLERANCES:
+        try:
+            made = copy.deepcopy(model).eval().to(dtype)
+            if hasattr(made, "set_attn_implementation"):  # not a plain torch model
+                made.set_attn_implementation("eager")
+            for encoder in torch_encoders(made):
+                encoder.use_nested_tensor = False  # which gives zeros in the place of padding
+            run = partial(_outputs, made, batch, masks, dtype)
+            # Where padding is too: 0 times NaN is NaN, which a second A would give to tokens.
+            if not any(each.isnan().any() for each in _outputs(made, batch, [], dtype)):
+                break
+        except Exception as error:
+            if dtype == torch.float32:
+                raise GraphAttentionError(
+                    f"a copy of the plain {type(model).__name__} does not run on the batch of the "
+                    f"check: {type(error).__name__}: {error}"
+                ) from error
+    return made, run
+
+
+def _outputs(
+    model: Any, batch: Mapping[str, Any], masks: list[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    given = {name: _cast(each, dtype) for name, each in batch.items()}
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)  # some models draw what they mask
+        return [_kept(each, masks) for each in _tensors(model(**given))]
+
+
+def _cached(
+    model: Any, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
+) -> CheckRow:
+    """What it generates with a cache, or the words in which that is refused."""
+
+    def logits(use_cache: bool) -> list[Tensor]:
+        given = {name: _cast(each, model.dtype) for name, each in batch.items()}
+        made = model.generate(
+            **given,
+            use_cache=use_cache,
+            do_sample=False,
+            num_beams=1,
+            min_new_tokens=TOKENS,
+            max_new_tokens=TOKENS,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        return list(_tensors(made.logits))
+
+    try:
+        own = _error(logits(True), logits(False))
+    except Exception as error:  # what a plain model's own generation may raise has no bounds
+        return CheckRow("cached", None, True, f"not run: it does not generate from this: {error}")
+    if own > tolerance:
+        return CheckRow("cached", None, True, f"not run: its own cache differs by {own:.1e}")
+    try:
+        cached = _placed(model, partial(logits, True), config, backend)
+    except GraphAttentionError as error:
+        return CheckRow("cached", None, True, f"refused: {error}")
+    uncached = _placed(model, partial(logits, False), config, backend)
+    return _compared("cached", cached, uncached, tolerance)
+
+
+def _placed(model: Any, run: Callable[[], list[Tensor]], config: Any, backend: str) -> list[Tensor]:
+    place(model, config, backend)
+    if isinstance(config, GFSAConfig):
+        _vary(model)
+    try:
+        return run()
+    except GraphAttentionError:
+        raise
+    except Exception as error:
+        raise GraphAttentionError(
+            f"a copy of {type(model).__name__} does not run with a filter, though without one it "
+            f"does: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        take_out(model)
+
+
+def _vary(model: Any) -> None:
+    """Give each head scalars of its own, the same each time; what is zero stays."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for graph_filter in graph_filters(model).values():
+            for scalar in graph_filter.parameters():
+                factors = 0.5 + torch.rand(scalar.shape, generator=generator)
+                scalar.mul_(factors.to(scalar.device))
+
+
+def _compared(name: str, found: list[Tensor], expected: list[Tensor], tolerance: float) -> CheckRow:
+    error = _error(found, expected)
+    return CheckRow(name, error, error <= tolerance)
+
+
+def _error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest difference, relative to the largest value of its tensor; infinite for NaN."""
+    errors = [0.0]
+    for one, other in zip(found, expected, strict=True):
+        if one.shape != other.shape:
+            return float("inf")
+        differs = one != other  # not so where both are infinite, as masked logits are
+        if differs.any():
+            difference = (one - other)[differs].abs().max() / other[differs].abs().max()
+            errors.append(float(difference.nan_to_num(nan=float("inf"))))
+    return max(errors)
+
+
+def _kept(output: Tensor, masks: list[Tensor]) -> Tensor:
+    """The rows of an output that are of tokens, not of padding, which means nothing."""
+    for mask in masks:
+        if output.shape[:2] == mask.shape:
+            return output[mask]
+    return output
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The floating-point tensors of a model's output, in order; caches are left out."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, (list, tuple, dict)):
+        for each in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(each)
+
+
+def _cast(value: Any, dtype: torch.dtype | None) -> Any:
+    is_cast = isinstance(value, Tensor) and value.is_floating_point() and dtype is not None
+    return value.to(dtype) if is_cast else value

@@ -1,0 +1,319 @@
+"""The model card of a patched model: what was changed, and code that loads and uses the model.
+
+`card_template.md` has all of its text; here is what the text depends on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, metadata_load
+from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.model.adapters import base_model as base_of
+from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.configs import ENTRY
+from hf_graphattn.model.filters import read_config
+from hf_graphattn.model.parallel import own_class
+from hf_graphattn.model.report import report
+from hf_graphattn.variants import VariantConfig
+from hf_graphattn.variants.base import is_integer, is_sequence
+from hf_graphattn.version import __version__
+
+from .checkpoints import checked_id, hub_id
+from .save import auto_classes
+
+TAGS = ("hf_graphattn", "graph-filter-attention")
+EXAMPLE_FILES = {"image": "example.png", "sound": "example.wav"}  # in the repository
+NEW_TOKENS = 20
+# By the hub's word for what a model is for: the kind of its input, the class of transformers that
+# makes the input, and which of the template's outputs is printed.
+TASKS = {
+    "text-classification": ("text", "AutoTokenizer", "label"),
+    "token-classification": ("text", "AutoTokenizer", "labels"),
+    "fill-mask": ("text", "AutoTokenizer", "masked"),
+    "text-generation": ("text", "AutoTokenizer", "generated"),
+    "text2text-generation": ("text", "AutoTokenizer", "generated"),
+    "image-classification": ("image", "AutoImageProcessor", "label"),
+    "audio-classification": ("sound", "AutoFeatureExtractor", "label"),
+    "automatic-speech-recognition": ("sound", "AutoProcessor", "transcribed"),
+}
+EXAMPLES = {
+    "text": "a text, or a pair of texts",
+    "image": "an image of Pillow's",
+    "sound": "a pair: samples, and how many there are in a second",
+}
+
+
+def model_card(
+    model: PreTrainedModel,
+    repo_id: str,
+    *,
+    base_model: str | None = None,
+    datasets: Sequence[str] = (),
+    results: Sequence[EvalResult] = (),
+    tags: Sequence[str] = (),
+    language: str | None = None,
+    license: str | None = None,
+    tokenizer: Any = None,
+    example: Any = None,
+    training: Mapping[str, object] | None = None,
+) -> ModelCard:
+    """The card of a patched model, PEFT's too; `results` become its model-index.
+
+    Args:
+        repo_id: the repository that the card is for; the card shows how to load it from there.
+        base_model: hub id of the pretrained model (default: where the model was loaded from when
+            it was patched, unless that was a folder).
+        datasets: the hub ids of the training data.
+        results: a `huggingface_hub.EvalResult` for each metric.
+        license: its id on the hub (default: what the base model's own card says, where the hub's
+            cache has it).
+        tokenizer: what lies beside the model and makes its inputs, a processor too. Without one
+            the card's code loads that of the base model.
+        example: an input for the card's code: a text, a pair of texts, an image of Pillow's, or a
+            sound as (samples, samples a second). The code reads an image or a sound from a file,
+            which `save_repository` and `push_to_hub` write.
+        training: settings of the training, by name.
+
+    Raises:
+        GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
+    """
+    config, origin = read_config(model), _entry(model).get("base_model")
+    repo_id = checked_id("repo_id", repo_id)
+    base_model = hub_id(origin) if base_model is None else checked_id("base_model", base_model)
+    if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
+        raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
+    if training is not None and not isinstance(training, Mapping):
+        raise refusal("training", training, "None, or values by their names")
+    for name, value in {"language": language, "license": license}.items():
+        _texts(name, [] if value is None else [value])
+    data = {
+        "base_model": base_model,
+        "datasets": _texts("datasets", datasets) or None,
+        "eval_results": list(results) or None,
+        "language": language,
+        "license": license or (base_model and license_of(base_model)) or None,
+        "tags": list(dict.fromkeys([*TAGS, config.variant, *_texts("tags", tags)])),
+    }
+    source = base_model if tokenizer is None else repo_id
+    sections = _usage(model, source, example) | _filter(model, config)
+    return _card(model, repo_id, data, training=training, **sections)
+
+
+def plain_card(
+    model: PreTrainedModel,
+    repo_id: str,
+    *,
+    base_model: str | None,
+    datasets: Sequence[str],
+    results: Sequence[EvalResult],
+    license: str | None,
+    training: Mapping[str, object],
+) -> ModelCard:
+    """The card of a model with plain attention, which a patched one is compared with.
+
+    The arguments are those of `model_card`.
+    """
+    data = {
+        "base_model": base_model,
+        "datasets": list(datasets) or None,
+        "eval_results": list(results) or None,
+        "license": license,
+        "tags": [TAGS[0]],
+    }
+    name = _auto_class(model) or own_class(model).__name__
+    return _card(
+        model,
+        repo_id,
+        data,
+        training=training,
+        plain_class=name if hasattr(transformers, name) else None,
+        has_code=getattr(model.config, "auto_map", None),
+    )
+
+
+def _card(model: Any, repo_id: str, data: dict[str, Any], **sections: Any) -> ModelCard:
+    """The template, filled in: `data` is for the hub to read, `sections` for people."""
+    adapted, name = is_adapted(model), repo_id.split("/")[-1]
+    if data["base_model"]:
+        data["base_model_relation"] = "adapter" if adapted else "finetune"
+    head = ModelCardData(
+        library_name="peft" if adapted else "transformers",
+        model_name=name,
+        pipeline_tag=_task(model),
+        **data,
+    )
+    return ModelCard.from_template(
+        head,
+        template_path=str(Path(__file__).with_name("card_template.md")),
+        name=name,
+        repo_id=repo_id,
+        class_name=own_class(base_of(model)).__name__,
+        versions=(__version__, transformers.__version__, torch.__version__),
+        results=data["eval_results"],
+        **sections,
+    )
+
+
+def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
+    """What the code of a patched model's card depends on; its processor is loaded from `source`.
+
+    Raises:
+        GraphAttentionError: the example does not fit the model.
+    """
+    base, name = base_of(model), _task(model)
+    auto_class = _auto_class(base) or ("AutoModel" if is_adapted(model) else None)
+    labels = base.config.id2label if (name or "").endswith("classification") else {}
+    sections = {"auto_class": auto_class, "labels": labels}
+    if name not in TASKS:
+        return sections
+    kind, processor, output = TASKS[name]
+    if example is not None and not _is_of_kind(example, kind):
+        raise refusal("example", type(example).__name__, f"for {name} {EXAMPLES[kind]}")
+    if source is None:
+        return sections
+    if name == "text-classification" and base.config.num_labels == 1:
+        output = "score"
+    if name == "automatic-speech-recognition" and base.can_generate():
+        output = "generated"
+    # An example may fill the other half of what the model can read.
+    most = getattr(base.config, "max_position_embeddings", None) or 2 * NEW_TOKENS
+    return sections | {
+        "kind": kind,
+        "output": output,
+        "processor": processor,
+        "source": source,
+        "example": example is not None,
+        "texts": _literals(example) if kind == "text" else "",
+        "file": EXAMPLE_FILES.get(kind),
+        "image_mode": "L" if getattr(base.config, "num_channels", 3) == 1 else "RGB",
+        "new_tokens": min(NEW_TOKENS, most // 2),
+    }
+
+
+def _literals(example: str | Sequence[str] | None) -> str:
+    """The texts of an example as Python writes them."""
+    texts = [example] if isinstance(example, str) else example or []
+    return ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def _is_of_kind(example: Any, kind: str) -> bool:
+    if kind == "text":
+        texts = [example] if isinstance(example, str) else example
+        is_text = is_sequence(texts) and all(isinstance(text, str) and text for text in texts)
+        return is_text and 1 <= len(texts) <= 2
+    if kind == "image":
+        return hasattr(example, "convert") and hasattr(example, "save")
+    return isinstance(example, tuple) and len(example) == 2 and is_integer(example[1])
+
+
+def save_example(example: Any, folder: Path) -> None:
+    """Write an image or a sound to the file from which the card's code reads it."""
+    if hasattr(example, "save"):
+        example.save(folder / EXAMPLE_FILES["image"])
+    elif isinstance(example, tuple) and is_integer(example[-1]):
+        import soundfile  # of the extra "speech"
+
+        soundfile.write(folder / EXAMPLE_FILES["sound"], *example)
+
+
+def _filter(model: Any, config: VariantConfig) -> dict[str, Any]:
+    """The filter's settings, and its learned scalars as they are now."""
+    settings = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in config.trainable:
+            value = "learned, as below"
+        elif value is None:
+            value = "the default"
+        elif isinstance(value, tuple):
+            value = ", ".join(map(str, value))
+        settings.append((field.name, value, field.metadata["help"]))
+    summary = inspect.cleandoc(type(config).__doc__ or "").split("\n\n")[0].replace("\n", " ")
+    learned = list(_learned(model))
+    return {"config": config, "summary": summary, "settings": settings, "learned": learned}
+
+
+def _learned(model: Any) -> Iterator[tuple[str, str, float, float, float]]:
+    """(layer, scalar, least, median, most of the heads); several values a head are several rows."""
+    for row in report(model).rows:
+        layer = row.module if row.layer is None else str(row.layer)
+        for name in row.learned:
+            values = row.scalars[name]
+            several = isinstance(values[0], list)
+            for index, column in enumerate(zip(*values, strict=True) if several else [values]):
+                scalar = f"{name}[{index}]" if several else name
+                yield layer, scalar, min(column), median(column), max(column)
+
+
+def license_of(model: str, *, fetch: bool = False) -> str | None:
+    """The license that a model's own card states; None if none does, or no card is at hand.
+
+    Args:
+        model: a folder, or a hub id, of which the card is in the cache.
+        fetch: whether a hub's card may be downloaded.
+    """
+    # No card; no such model; no hub in reach; a card whose head is no YAML.
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        path = os.path.join(model, "README.md")
+        if not os.path.isdir(model):
+            path = hf_hub_download(model, "README.md", local_files_only=not fetch)
+        license = (metadata_load(path) or {}).get("license")
+        return license if isinstance(license, str) else None
+    return None
+
+
+def _task(model: PreTrainedModel) -> str | None:
+    """The hub's word for what the model's class is for, as transformers has it; None of a base."""
+    from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
+
+    name, mapping = own_class(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
+    tasks: list[str | None] = [
+        task
+        for task, classes in mapping.items()
+        if any(name in ([each] if isinstance(each, str) else each) for each in classes.values())
+    ]
+    # BART's and T5's class fills masks too, and writes first of all.
+    return next((task for task in tasks if task != "fill-mask"), *tasks[:1] or [None])
+
+
+def _auto_class(model: Any) -> str | None:
+    """The Auto class of transformers that makes a model of this class from its config."""
+    for name in auto_classes(model):
+        classes = getattr(modeling_auto, name)._model_mapping[type(model.config)]
+        if own_class(model) in (classes if isinstance(classes, (list, tuple)) else [classes]):
+            return name
+    return None
+
+
+def _entry(model: PreTrainedModel) -> dict[str, Any]:
+    """What the config of a patched model says of its filters."""
+    entry = getattr(base_of(model).config, ENTRY, None)
+    if entry is None:
+        raise GraphAttentionError(
+            f"only a part of {type(model).__name__} is patched, so that its config.json would not "
+            f"say so. Unpatch the part, and patch the whole model."
+        )
+    return entry
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """The text, or texts, of a field of the card."""
+    texts = [value] if isinstance(value, str) else value
+    if is_sequence(texts) and all(isinstance(t, str) and t and t.isprintable() for t in texts):
+        return list(texts)
+    raise refusal(name, value, "a text of one line, or a sequence of such texts")

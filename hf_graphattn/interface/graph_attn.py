@@ -37,18 +37,25 @@ NAME = "hf_graphattn"
 # are never left out, so nothing is concluded from what a class says of its causality.
 AS_EAGER = "hf_graphattn_as_eager"
 NAMES = (NAME, AS_EAGER)
-# What attention functions are given that does not change what they compute: masks say it already,
-# or it tells what the model has read or is to return. Anything else only the architecture's own can
-# read.
+# Arguments of attention functions that do not change what they compute: the masks say it already,
+# or they are about what the model reads, generates or returns. Others only the architecture's own
+# function can read.
 HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "cache_position",
     "deterministic",
+    "do_sample",
     "grid_thw",
+    "input_features",
     "input_ids",
     "logits_to_keep",
+    "max_new_tokens",
+    "min_new_tokens",
+    "num_beams",
+    "output_logits",
     "return_dict",
     "sliding_window",
     "use_cache",
+    "vision_feature_layer",
 }
 # What eager attention functions do not name, since they read it elsewhere.
 READ_ELSEWHERE = {"s_aux": "the module's own `sinks`, which the eager functions read from there"}

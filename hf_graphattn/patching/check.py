@@ -313,7 +313,8 @@ def _vary(model: Any) -> None:
     with torch.no_grad():
         for graph_filter in graph_filters(model).values():
             for scalar in graph_filter.parameters():
-                factors = 0.5 + torch.rand(scalar.shape, generator=generator)
+                # No scalar grows: larger ones let rounding errors grow from layer to layer.
+                factors = 1 - 0.5 * torch.rand(scalar.shape, generator=generator)
                 scalar.mul_(factors.to(scalar.device))
 
 

@@ -126,6 +126,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qwen3_asr_encoder": {"n_window": 50, "n_window_infer": 100},
     "qwen3_omni_moe_audio_encoder": {"n_window": 50, "n_window_infer": 100},
     "seggpt": {"image_size": [64, 32]},
+    # In maps of one pixel a group norm turns the rounding of a convolution into other outputs.
+    "deformable_detr": {"image_size": 128},
     "lw_detr": {"projector_scale_factors": [1.0]},
     "muse_glimmer": {"out_hidden_size": 128},
     "muse_spark": {"out_hidden_size": 128},

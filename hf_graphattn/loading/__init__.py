@@ -1,0 +1,1 @@
+"""How patched models, filters alone and adapters are loaded."""

@@ -1,0 +1,1 @@
+"""What is written of a patched model: its files, their checksum, the card, the repository."""

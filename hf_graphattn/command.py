@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hf_graphattn as ga
 
 from .errors import GraphAttentionError
-from .printing import until_unread
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ or with the scripts of the project, from the root of its repository:
   accelerate launch finetune/glue.py --task_name cola --model_name_or_path bert-base-uncased \\
       --variant gfsa --output_dir runs/cola"""
 PATCHED = "a patched model's folder, or its hub id"
+UNREAD = 141  # the exit code that a shell gives a command whose output nobody reads
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -51,6 +53,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         except (GraphAttentionError, OSError, ImportError) as error:
             parser.error(str(error))
+
+
+@contextmanager
+def until_unread() -> Iterator[None]:
+    """End the process without a word where nobody reads any more what it prints, as `head` does.
+
+    A process that ends in here with an exit code of its own keeps that.
+    """
+    code: str | int | None = None
+    try:
+        try:
+            yield
+        except SystemExit as ended:  # of --help too
+            code = ended.code
+            _flush()
+            raise
+        _flush()
+    except BrokenPipeError:
+        if not _is_unread():  # another pipe's
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
+        sys.exit(code or UNREAD)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is None where a shell closed it: >&-
+        sys.stdout.flush()
+
+
+def _is_unread() -> bool:
+    """Whether the other end of what is printed is closed; not known on Windows."""
+    if sys.stdout is None:
+        return False
+    if not hasattr(select, "poll"):
+        return True
+    watch = select.poll()
+    watch.register(sys.stdout, 0)  # an error is told in any case
+    return bool(watch.poll(0))
 
 
 class _Parser(argparse.ArgumentParser):

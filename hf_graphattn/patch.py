@@ -10,29 +10,23 @@ JSON object, `config.graph_attn`.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from .architectures.find import MULTIHEAD, own_attention, self_attention_modules, verified
-from .architectures.own_attention import reason
-from .architectures.verified import unverified
+from .architectures.find import ARCHITECTURES, MULTIHEAD, Plan, find
 from .backends import DELEGATE
 from .errors import GraphAttentionError, refusal
 from .model.configs import is_marked
 from .model.filters import graph_filters, is_patched, refuse_no_model
 from .model.parallel import refuse_spread
 from .patching.check import FILTERED, Check, compare, made_batch
-from .patching.place import UNDO, passed, place, take_out
-from .running import refuse_running
+from .patching.insert import UNDO, insert_filters, passed, remove_filters
+from .sharing.methods import attach, detach
 from .sharing.save import loads_alone
 from .variants import VariantConfig, variant_configs
-
-# Patching and unpatching are one at a time: of two threads that patch a model, one is refused.
-_LOCK = threading.RLock()
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -69,8 +63,8 @@ def patch_model(
     Raises:
         GraphAttentionError: an argument is bad; or the model is patched already, has no
             attention that a filter can reach, is not verified and not checked, or fails the check;
-            is running, or is spread over processes otherwise than by tensor parallelism. The model
-            is as it was.
+            or is spread over processes otherwise than by tensor parallelism. The model is as it
+            was.
     """
     return patch(model, config, backend, check, None)
 
@@ -83,17 +77,17 @@ def patch(
     checked: Mapping[str, str] | None,
 ) -> Model:
     """`patch_model`; `checked` is what a checkpoint says of the check that its model has passed."""
-    with _LOCK:
-        _check_arguments(model, config)
-        refuse_running(model, "patching")
-        _check_attention(model, config, backend, check, checked)
-        place(model, config, backend)
-        _tell_what_stays_plain(model)
-        try:
-            refuse_running(model, "patching")  # a forward may have begun meanwhile
-        except GraphAttentionError:
-            take_out(model)
-            raise
+    _check_arguments(model, config)
+    plan = find(model)
+    _check_attention(plan, config, backend, check, checked)
+    insert_filters(plan, config, backend)
+    if isinstance(model, PreTrainedModel):
+        attach(model)
+    if plan.why_plain:
+        logger.warning(
+            f"{type(model).__name__}: {', '.join(plan.why_plain)} computes attention by itself and "
+            f"has no filter. supported(model) lists all modules, and why."
+        )
     return model
 
 
@@ -120,7 +114,7 @@ def check(
         GraphAttentionError: as `patch_model`; or the plain model does not run on the batch.
     """
     _check_arguments(model, config)
-    _refuse_without_attention(model)
+    _refuse_without_attention(find(model))
     return compare(model, config, backend, batch)
 
 
@@ -131,29 +125,28 @@ def unpatch_model(model: Model) -> Model:
     or loaded by transformers itself) becomes plain too.
 
     Raises:
-        GraphAttentionError: the model is not patched, is a part of one that is, or is running; or
-            it has filters of its own.
+        GraphAttentionError: the model is not patched, or is a part of one that is; or modules of
+            it have filters that are theirs.
     """
     refuse_no_model(model)
-    with _LOCK:
-        if not is_patched(model) and not is_marked(model):
-            raise GraphAttentionError(
-                f"{type(model).__name__} is not patched, so there is nothing to take out. "
-                f"is_patched(model) tells whether a model is."
-            )
-        within = any(UNDO in module.__dict__ for module in model.modules())
-        if is_patched(model) and is_marked(model) and not within:
-            raise GraphAttentionError(
-                f"{type(model).__name__} is a part of a model that was patched as a whole, and "
-                f"whose config would go on saying so. Call unpatch_model on the whole model."
-            )
-        refuse_running(model, "unpatching")
-        take_out(model)
-        if is_patched(model):
-            raise GraphAttentionError(
-                f"{', '.join(graph_filters(model))}: filters that patch_model did not put into "
-                f"{type(model).__name__}, since they are part of its modules. They stay."
-            )
+    if not is_patched(model) and not is_marked(model):
+        raise GraphAttentionError(
+            f"{type(model).__name__} is not patched, so there is nothing to take out. "
+            f"is_patched(model) tells whether a model is."
+        )
+    within = any(UNDO in module.__dict__ for module in model.modules())
+    if is_patched(model) and is_marked(model) and not within:
+        raise GraphAttentionError(
+            f"{type(model).__name__} is a part of a model that was patched as a whole, and "
+            f"whose config would go on saying so. Call unpatch_model on the whole model."
+        )
+    remove_filters(model)
+    detach(model)
+    if is_patched(model):
+        raise GraphAttentionError(
+            f"{', '.join(graph_filters(model))}: filters that patch_model did not put into "
+            f"{type(model).__name__}, since they are part of its modules. They stay."
+        )
     return model
 
 
@@ -193,25 +186,28 @@ def _check_arguments(model: object, config: object) -> None:
 
 
 def _check_attention(
-    model: nn.Module,
+    plan: Plan,
     config: VariantConfig,
     backend: str,
     check: Mapping[str, Any] | bool,
     checked: Mapping[str, str] | None,
 ) -> None:
     """Refuse a model whose attention is out of reach, or is not verified and fails the check."""
+    model = plan.model
+    name = type(model).__name__
     if not isinstance(check, (Mapping, bool)):
         raise refusal("check", check, "a batch of the model's inputs (a dict), True or False")
-    _refuse_without_attention(model)
-    reached = self_attention_modules(model)
-    if not isinstance(model, PreTrainedModel) and any(each.through_interface for each in reached):
+    _refuse_without_attention(plan)
+    if not isinstance(model, PreTrainedModel) and any(
+        each.through_interface for each in plan.self_attention
+    ):
         raise refusal(
             "model",
-            type(model).__name__,
+            name,
             "a transformers model that has it as a part: its config chooses the attention function",
             "Patch the whole model; layers=(...) chooses which of its layers are filtered.",
         )
-    classes = unverified(model)
+    classes = plan.needs_check
     if isinstance(check, Mapping):
         batch = check
     elif not classes or checked == passed(backend):
@@ -221,43 +217,34 @@ def _check_attention(
     else:
         before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
         raise GraphAttentionError(
-            f"{type(model).__name__} is not verified: {', '.join(classes)} is in no row of the "
-            f"table ({verified()}), or not listed for a model of its type and this version of "
+            f"{name} is not verified: {', '.join(classes)} is in no row of the table "
+            f"({_in_table()}), or not listed for a model of its type and this version of "
             f"transformers.{before} Pass a batch of its inputs, check=batch, or check=True for "
             f"inputs made from its config: what a filter computes is compared first with the "
             f"architecture's own attention, on a copy of the model in float64."
         )
-    found = compare(model, config, backend, batch)
-    if not found.passed:
+    comparison = compare(model, config, backend, batch)
+    if not comparison.passed:
         raise GraphAttentionError(
-            f"{type(model).__name__} cannot be patched: the check found that a filter does not "
-            f"compute what it should. {found}\n"
+            f"{name} cannot be patched: the check found that a filter does not compute what it "
+            f"should. {comparison}\n"
             f"backend={DELEGATE!r} calls the architecture's own attention: try it."
         )
-    for row in found.rows:
+    for row in comparison.rows:
         if row.error is None and row.says:
-            logger.warning(f"{type(model).__name__}, generation with a cache: {row.says}")
+            logger.warning(f"{name}, generation with a cache: {row.says}")
 
 
-def _refuse_without_attention(model: nn.Module) -> None:
-    if not self_attention_modules(model):
+def _refuse_without_attention(plan: Plan) -> None:
+    if not plan.self_attention:
+        why = "; ".join(f"{name}: {reason}" for name, reason in plan.why_plain.items())
         raise GraphAttentionError(
-            f"{type(model).__name__} cannot be patched: {_why(model)}. A filter can be put where "
-            f"attention goes through transformers' AttentionInterface, into classes that "
-            f"register_architecture knows, and into torch's nn.MultiheadAttention of plain torch "
-            f"models; verified architectures: {verified()}."
+            f"{type(plan.model).__name__} cannot be patched: {why or 'it has no attention'}. A "
+            f"filter can be put where attention goes through transformers' AttentionInterface, "
+            f"into classes that register_architecture knows, and into torch's "
+            f"nn.MultiheadAttention of plain torch models; verified architectures: {_in_table()}."
         )
 
 
-def _tell_what_stays_plain(model: nn.Module) -> None:
-    own = sorted({type(module).__name__ for _, module in own_attention(model)})
-    if own:
-        logger.warning(
-            f"{type(model).__name__}: {', '.join(own)} computes attention by itself and has no "
-            f"filter. supported(model) lists all modules, and why."
-        )
-
-
-def _why(model: nn.Module) -> str:
-    own = sorted({type(module).__name__ for _, module in own_attention(model)})
-    return "; ".join(f"{name}: {reason(name)}" for name in own) or "it has no attention"
+def _in_table() -> str:
+    return ", ".join(row.name for row in ARCHITECTURES)

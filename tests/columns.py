@@ -30,9 +30,10 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
+from hf_graphattn.architectures.find import find
 from hf_graphattn.model.configs import model_configs
 from hf_graphattn.patching.check import FILTERED, NEUTRAL, Check
-from hf_graphattn.patching.place import place, take_out
+from hf_graphattn.patching.insert import insert_filters, remove_filters
 
 # Of several the last holds.
 NOTHING, EXACT, REFUSED, FAILS, WRONG = "-", "exact", "refused", "fails", "not exact"
@@ -81,7 +82,7 @@ class Subject:
     def filtered(self) -> PreTrainedModel:
         """A copy with filters, checked or not."""
         model = self.copied
-        place(model, FILTERED, "auto")
+        insert_filters(find(model), FILTERED, "auto")
         return model
 
     @cached_property
@@ -275,11 +276,11 @@ def _gradients(model: PreTrainedModel, batch: dict[str, Any], backends: list[str
         return Cell(NOTHING, "the outputs have no gradient")
 
     def run(config: ga.VariantConfig, backend: str) -> dict[str, Tensor]:
-        place(model, config, backend)
+        insert_filters(find(model), config, backend)
         try:
             return backward(model, batch)
         finally:
-            take_out(model)
+            remove_filters(model)
 
     own, unchanged = run(FILTERED, "delegate"), run(NEUTRAL, "auto")
     silent = without_gradient(model, own)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures.find import self_attention_modules
+from hf_graphattn.architectures.find import find
 from hf_graphattn.patching.check import MASKS
 
 # Relative. Many architectures round to float32 inside, in float64 too.
@@ -90,7 +90,7 @@ def without_gradient(model: nn.Module, found: dict[str, Tensor]) -> set[str]:
     """Attention classes of which no filter's scalars have a gradient, though parameters have."""
     reached = [name for name, each in found.items() if each.numel() and each.abs().max() > 0]
     trained, filtered = set(), set()
-    for attention in self_attention_modules(model):
+    for attention in find(model).self_attention:
         name = type(attention.module).__name__
         trained |= {name for each in reached if each.startswith(f"{attention.name}.")}
         prefix = f"{attention.name}.graph_filter."

@@ -34,7 +34,7 @@ from zoo.easier import REASONS, table
 from zoo.runs import each
 from zoo.settings import SECOND
 
-from hf_graphattn.architectures.find import attention_modules, own_attention, self_attention_modules
+from hf_graphattn.architectures.find import find
 from hf_graphattn.architectures.verified import LIST
 
 ROWS = Path("runs/matrix.json")
@@ -101,10 +101,11 @@ def outcome(name: str) -> str:
     model = subject.model
     if model.config.model_type != model_type:
         return json.dumps({"verified": ALIAS, "why": f"a name of {model.config.model_type}"})
-    own = sorted({type(module).__name__ for _, module in own_attention(model)})
-    if not self_attention_modules(model):
-        return json.dumps({"verified": NONE, "classes": own})
-    classes = {type(found.module) for found in attention_modules(model)}
+    plan = find(model)
+    out_of_reach = list(plan.why_plain)
+    if not plan.self_attention:
+        return json.dumps({"verified": NONE, "classes": out_of_reach})
+    classes = {type(each.module) for each in plan.attention}
     cells = {name: told(partial(column, subject)) for name, column in COLUMNS.items()}
     states, missed = {cell.state for cell in cells.values()}, subject.missed
     verified = (
@@ -116,8 +117,8 @@ def outcome(name: str) -> str:
     why = _reasons(cells)
     if missed:
         why.append(missed)
-    if own:
-        why.append(f"{', '.join(own)} stays plain")
+    if out_of_reach:
+        why.append(f"{', '.join(out_of_reach)} stays plain")
     return json.dumps(
         {
             "verified": "yes" if verified else "no",

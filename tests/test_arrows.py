@@ -30,7 +30,18 @@ FLOORS = (
     ("finetune.data", "finetune.models"),
     ("finetune.settings",),
     ("finetune.errors", "finetune.plurals", "finetune.terminal"),
-    ("hf_graphattn", "tasks"),
+    ("tasks", "hf_graphattn.diagnose"),
+    ("hf_graphattn.command",),
+    ("hf_graphattn.diagnostics", "hf_graphattn.remote"),
+    ("hf_graphattn.loading",),
+    ("hf_graphattn.patch",),
+    ("hf_graphattn.patching", "hf_graphattn.sharing"),
+    ("hf_graphattn.model",),
+    ("hf_graphattn.interface",),
+    ("hf_graphattn.variants",),
+    ("hf_graphattn.kernels",),
+    ("hf_graphattn.architectures", "hf_graphattn.backends"),
+    ("hf_graphattn.errors", "hf_graphattn.version", "hf_graphattn"),
 )
 
 
@@ -96,5 +107,5 @@ def test_a_room_imports_only_rooms_below_it(name: str) -> None:
 def test_the_graph_is_not_empty() -> None:
     """So that the two tests above do not pass by seeing nothing."""
     assert "finetune.engine.trainer" in GRAPH["finetune.glue"]
-    assert "hf_graphattn.interface.graph_attn" in GRAPH["hf_graphattn.patching.place"]
+    assert "hf_graphattn.interface.graph_attn" in GRAPH["hf_graphattn.patching.insert"]
     assert "tasks.metrics.metric" in GRAPH["tasks.metrics"]

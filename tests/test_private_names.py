@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,6 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch._C,
         "Whether a transform of torch.func runs. Look for what torch.autograd.Function.apply asks.",
     ),
-    "_current_frames": (lambda: sys, "The frames that each thread runs. Look into threading, sys."),
     "_qkv_same_embed_dim": (
         lambda: torch.nn.MultiheadAttention(2, 1),
         "What keeps torch's encoder layers from computing attention by themselves where it is "

@@ -21,7 +21,8 @@ from torch import nn
 
 from hf_graphattn.errors import GraphAttentionError
 
-from .own_attention import OwnAttention, forward_owner, row_of
+from . import verified
+from .own_attention import OwnAttention, forward_owner, reason, row_of
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,78 @@ class AttentionModule:
         return next((each.device for each in self.module.parameters()), torch.device("cpu"))
 
 
-def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """The modules of a model whose attention a filter can take over, in model order.
+@dataclass(frozen=True)
+class Plan:
+    """The attention of a model, read once: patching, the check and the report go by it.
+
+    attention: the modules whose attention a filter can take over, in model order. out_of_reach:
+    (name, module) of those that compute attention by themselves.
+    """
+
+    model: nn.Module
+    attention: tuple[AttentionModule, ...]
+    out_of_reach: tuple[tuple[str, nn.Module], ...]
+
+    @property
+    def self_attention(self) -> list[AttentionModule]:
+        """The modules that can have a filter, in the order that `layers` counts."""
+        return [each for each in self.attention if each.is_self_attention]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the masks of every self-attention class are known: all are in the table, and the
+        list of model types does not leave out the model's type."""
+        return not self._is_unlisted and all(each.is_verified for each in self.self_attention)
+
+    @property
+    def needs_check(self) -> list[str]:
+        """The self-attention classes for which the model needs a check before it is patched.
+
+        Those that are in no row of the table, unless they are listed; and all of a model of a type
+        that was tried and is not listed, since its masks may be others.
+        """
+        if self.is_listed():
+            return []
+        unverified = [e for e in self.self_attention if self._is_unlisted or not e.is_verified]
+        return sorted({type(each.module).__name__ for each in unverified})
+
+    def is_listed(self, version: str | None = None) -> bool:
+        """Whether all attention classes are listed for the type of the model's outermost config.
+
+        version: of transformers; by default the installed one.
+        """
+        model_type = getattr(getattr(self.model, "config", None), "model_type", "")
+        names = verified.types(version).get(model_type, [])
+        classes = {type(each.module) for each in self.attention}
+        return bool(classes) and all(
+            cls.__module__.startswith("transformers.") and cls.__name__ in names for cls in classes
+        )
+
+    @property
+    def _is_unlisted(self) -> bool:
+        model: Any = self.model
+        of_transformers = type(model).__module__.startswith("transformers.")
+        types = verified.types()
+        return of_transformers and bool(types) and model.config.model_type not in types
+
+    @property
+    def why_plain(self) -> dict[str, str]:
+        """The names of the classes out of reach, and why each is."""
+        names = sorted({type(module).__name__ for _, module in self.out_of_reach})
+        return {name: reason(name) for name in names}
+
+
+def find(model: nn.Module) -> Plan:
+    """The attention of a model.
 
     torch's `nn.MultiheadAttention` counts where the model has no other attention: beside other
     attention, as in the pooling heads of vision models, its queries are not the tokens.
     """
     modules = dict(model.named_modules())
-    reached = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
-    if not reached:
-        reached = [name for name, each in modules.items() if _is_torchs(each)]
-    return [
+    names = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
+    if not names:
+        names = [name for name, each in modules.items() if _is_torchs(each)]
+    attention = tuple(
         AttentionModule(
             name,
             modules[name],
@@ -125,20 +187,11 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
             row_of(modules[name]),
             _architecture(type(modules[name])),
         )
-        for name in reached
-    ]
-
-
-def self_attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """Those of the attention modules that can have a filter, in the order that `layers` counts."""
-    return [found for found in attention_modules(model) if found.is_self_attention]
-
-
-def own_attention(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """(Name, module) of those that compute attention by themselves: no filter can reach it."""
-    found = {id(each.module) for each in attention_modules(model)}
-    apart = {id(module) for module in _apart(model, found) if _is_named(module)}
-    return [(name, module) for name, module in model.named_modules() if id(module) in apart]
+        for name in names
+    )
+    apart = {id(each) for each in _apart(model, {id(e.module) for e in attention})}
+    out_of_reach = [(n, each) for n, each in modules.items() if id(each) in apart]
+    return Plan(model, attention, tuple((n, each) for n, each in out_of_reach if _is_named(each)))
 
 
 def eager_attention(module: Any) -> Callable[..., Any]:
@@ -158,19 +211,14 @@ def eager_attention(module: Any) -> Callable[..., Any]:
     )
 
 
-def verified() -> str:
-    """The names of the architectures in the table, for error messages."""
-    return ", ".join(row.name for row in ARCHITECTURES)
-
-
-def _apart(module: nn.Module, found: set[int]) -> Iterator[nn.Module]:
+def _apart(module: nn.Module, attention: set[int]) -> Iterator[nn.Module]:
     """The modules that are not attention modules, nor inside one, nor around one."""
-    if id(module) in found:
+    if id(module) in attention:
         return
-    if not any(id(inner) in found for inner in module.modules()):
+    if not any(id(inner) in attention for inner in module.modules()):
         yield module
     for child in module.children():
-        yield from _apart(child, found)
+        yield from _apart(child, attention)
 
 
 def _is_named(module: nn.Module) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_graphattn.architectures.find import self_attention_modules
+from hf_graphattn.architectures.find import find
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.interface.graph_attn import FILTER, HARMLESS
 from hf_graphattn.model.adapters import active_filter, base_model
@@ -83,7 +83,7 @@ def diagnose(
             or no sequence has two tokens.
     """
     refuse_no_model(model)
-    apart = [each for each in self_attention_modules(model) if not each.through_interface]
+    apart = [each for each in find(model).self_attention if not each.through_interface]
     if apart:
         raise refusal(
             "model",
@@ -170,7 +170,7 @@ def _prepared(model: nn.Module, base: nn.Module) -> Iterator[None]:
         patch_model(base, PLAIN)
     caching = [c for c in model_configs(model) if getattr(c, "use_cache", False)]
     try:
-        for attention in self_attention_modules(model):
+        for attention in find(model).self_attention:
             if getattr(attention.module, FILTER) is None:  # `layers` of the config left it plain
                 setattr(attention.module, FILTER, PLAIN.build(attention.num_heads))
                 lent.append(attention.module)
@@ -204,7 +204,7 @@ class _Reader:
         self._calls: dict[str, int] = {}  # of this batch: part -> how many layers have run
         self._shapes: dict[str, tuple[int, int]] = {}  # of this batch: part -> (B, N)
         self._batch: Mapping[str, Tensor] = {}
-        modules = self_attention_modules(model)
+        modules = find(model).self_attention
         paths = {part for attention in modules for part in attention.name.split(".")}
         self._two_stacks = {"encoder", "decoder"} <= paths
         for attention in modules:

@@ -19,11 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hf_graphattn.architectures.find import self_attention_modules
+from hf_graphattn.architectures.find import find
 from hf_graphattn.errors import GraphAttentionError, path_text
 from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.model.adapters import base_model, original_filter, refuse_adapted
-from hf_graphattn.model.config_entry import make_entry, read_entry
+from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.patch import Model, patch_model, unpatch_model
@@ -138,11 +138,12 @@ def shape_of(model: nn.Module) -> dict[str, Any]:
     """What a base must have in common with the one that filters were saved from."""
     base = base_model(model)
     config = getattr(base, "config", None)
-    modules = self_attention_modules(base)
     return {
         "model_type": getattr(config, "model_type", type(base).__name__),
         "hidden_size": getattr(config, "hidden_size", None),
-        "heads": {_base_name(found.name, base): found.num_heads for found in modules},
+        "heads": {
+            _base_name(each.name, base): each.num_heads for each in find(base).self_attention
+        },
     }
 
 

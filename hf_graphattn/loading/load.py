@@ -21,12 +21,11 @@ from transformers.core_model_loading import revert_weight_conversion
 from hf_graphattn.errors import GraphAttentionError, path_text, refusal
 from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.model.adapters import CONFIG_NAME
-from hf_graphattn.model.config_entry import read_entry
-from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION
+from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION, read_entry
 from hf_graphattn.model.filters import filter_parameters, read_config
 from hf_graphattn.model.parallel import shared_as
 from hf_graphattn.patch import patch
-from hf_graphattn.patching.place import CHECKED
+from hf_graphattn.patching.insert import CHECKED
 from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, read_filter_tensors, reading
 from hf_graphattn.sharing.checksum import checksum, refuse_changed, refuse_damaged
 from hf_graphattn.sharing.save import ASKS

@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 from hf_graphattn.errors import GraphAttentionError, path_text, refusal
 from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.model.adapters import base_model, load_adapter, saved_filters, unchanged
-from hf_graphattn.model.config_entry import make_entry, read_entry
-from hf_graphattn.model.configs import ENTRY
+from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
 from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
 from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, reading
 from hf_graphattn.sharing.checksum import refuse_damaged

@@ -6,6 +6,10 @@ that the model is patched. Taking the filters out gives the modules their config
 
 A copy is shallow: what is changed inside a value (`config.id2label[0] = ...`) is seen by all that
 share it, as in transformers. What is assigned while the model is patched goes back with it.
+
+The outermost copy has the entry "graph_attn", which config.json keeps:
+
+{"format": 1, "hf_graphattn": "0.2.0", "variant": "gfsa", "settings": {"order": 4, ...}}
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
+from hf_graphattn.errors import refusal
 from hf_graphattn.interface.graph_attn import NAMES
+from hf_graphattn.variants import VariantConfig, variant_from_dict, variant_to_dict
+from hf_graphattn.version import __version__
 
 # What patching writes to a copy: it never goes back to the config that was copied.
 IMPLEMENTATION = "attn_implementation"
@@ -25,7 +32,8 @@ IMPLEMENTATION = "attn_implementation"
 # the folder, and its error, which lists its own implementations, tells how to load it. 0.2.0
 # wrote the function's name alone, which is read too.
 SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
-ENTRY = "graph_attn"  # the entry of `config_entry`
+ENTRY = "graph_attn"
+FORMAT = 1  # of the entry
 _MARKS = (IMPLEMENTATION, ENTRY)
 _CHOSEN = "_attn_implementation_internal"  # where transformers keeps `_attn_implementation`
 _NOT_RETURNED = {*_MARKS, _CHOSEN}
@@ -103,6 +111,44 @@ def is_marked(model: nn.Module) -> bool:
 def make_plain(model: nn.Module) -> None:
     """Give the modules plain copies in place of configs that are those of a patched model."""
     replace_configs(model, {id(each): _plain(each) for each in model_configs(model)})
+
+
+def make_entry(config: VariantConfig) -> dict[str, Any]:
+    """The entry that describes `config`, in JSON values."""
+    return {"format": FORMAT, "hf_graphattn": __version__, **variant_to_dict(config)}
+
+
+def read_entry(entry: object, path: str) -> VariantConfig:
+    """The config that an entry, read from `path`, describes.
+
+    Raises:
+        GraphAttentionError: this version cannot read the entry.
+    """
+    number = entry.get("format") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or type(number) is not int or number < 1:
+        raise refusal(
+            f"'graph_attn' in {path!r}",
+            entry,
+            f"an object with 'format': {FORMAT}",
+            "It was edited, or damaged: save the patched model again.",
+        )
+    if entry["format"] > FORMAT:
+        raise refusal(
+            f"the format of 'graph_attn' in {path!r}",
+            entry["format"],
+            f"at most {FORMAT}",
+            f"It was saved by hf_graphattn {entry.get('hf_graphattn')}: upgrade hf_graphattn.",
+        )
+    config = variant_from_dict(entry)
+    missing = sorted(config.to_dict().keys() - entry.get("settings", {}).keys())
+    if missing:
+        raise refusal(
+            f"'settings' of 'graph_attn' in {path!r}",
+            entry.get("settings"),
+            f"an object with every setting of variant {config.variant!r}, and {missing} is missing",
+            "It was edited, or damaged: save the patched model again.",
+        )
+    return config
 
 
 def _return_changes(made: OwnConfig, plain_of: dict[int, PreTrainedConfig]) -> None:

@@ -13,14 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import (
-    AttentionModule,
-    attention_modules,
-    own_attention,
-    self_attention_modules,
-)
-from hf_graphattn.architectures.own_attention import reason
-from hf_graphattn.architectures.verified import unverified
+from hf_graphattn.architectures.find import AttentionModule, find
 
 from .adapters import active_filter, original_filter
 from .filters import graph_filters, refuse_no_model, refuse_plain
@@ -143,20 +136,21 @@ def supported(model: nn.Module) -> Support:
         GraphAttentionError: it is no model.
     """
     refuse_no_model(model)
-    rows, is_known = [], not unverified(model)
-    for each in attention_modules(model):
+    plan, rows = find(model), []
+    needs_check = bool(plan.needs_check)
+    for each in plan.attention:
         kind = "self" if each.is_self_attention else "cross"
-        says = _supports(each, is_known) if each.is_self_attention else "no: stays plain"
+        says = _supports(each, needs_check) if each.is_self_attention else "no: stays plain"
         rows.append(SupportRow(each.name, type(each.module).__name__, kind, each.num_heads, says))
-    for name, module in own_attention(model):
+    for name, module in plan.out_of_reach:
         cls = type(module).__name__
-        rows.append(SupportRow(name, cls, "own", 0, f"no: {reason(cls)}"))
-    found = sum(row.kind == "self" for row in rows)
-    return Support(f"{type(model).__name__}: {found} self-attention modules in reach", tuple(rows))
+        rows.append(SupportRow(name, cls, "own", 0, f"no: {plan.why_plain[cls]}"))
+    count = len(plan.self_attention)
+    return Support(f"{type(model).__name__}: {count} self-attention modules in reach", tuple(rows))
 
 
-def _supports(attention: AttentionModule, is_known: bool) -> str:
-    says = "yes: verified" if is_known else "after a check (check=...)"
+def _supports(attention: AttentionModule, needs_check: bool) -> str:
+    says = "after a check (check=...)" if needs_check else "yes: verified"
     return says if attention.row is None else f"{says}; filters linear in the values, no cache"
 
 
@@ -171,18 +165,18 @@ def report(model: nn.Module) -> Report:
         GraphAttentionError: the model has no filters.
     """
     refuse_plain(model)
-    filters, found = graph_filters(model), self_attention_modules(model)
-    names = {each.name for each in found}
-    own = [
+    filters, layers = graph_filters(model), find(model).self_attention
+    names = {each.name for each in layers}
+    callers = [
         AttentionModule(name, model.get_submodule(name), original_filter(each).num_heads, True)
         for name, each in filters.items()
         if name not in names
     ]
-    rows = [_row(layer, each, filters.get(each.name)) for layer, each in enumerate(found)]
-    rows += [_row(None, each, filters[each.name]) for each in own]
-    counted = f"{len(filters) - len(own)} of {len(found)} self-attention modules filtered"
-    parts = [counted] if found else []
-    parts += [f"{len(own)} with a filter of one's own"] if own else []
+    rows = [_row(layer, each, filters.get(each.name)) for layer, each in enumerate(layers)]
+    rows += [_row(None, each, filters[each.name]) for each in callers]
+    counted = f"{len(filters) - len(callers)} of {len(layers)} self-attention modules filtered"
+    parts = [counted] if layers else []
+    parts += [f"{len(callers)} with a filter of one's own"] if callers else []
     originals = map(original_filter, filters.values())  # without an adapter's copies
     learned = sum(scalar.numel() for each in originals for scalar in each.parameters())
     title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures.find import attention_modules
+from hf_graphattn.architectures.find import find
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants.base import finite_number
 
@@ -100,7 +100,7 @@ def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
     base, output = model.base_model, model.get_output_embeddings()
     if base is model and "For" not in type(model).__name__:
         return {}
-    attention = {found.module for found in attention_modules(model)}
+    attention = {each.module for each in find(model).attention}
     known = [base, output]
     with contextlib.suppress(NotImplementedError):  # of a model that reads samples
         known.append(model.get_input_embeddings())

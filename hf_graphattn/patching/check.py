@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_graphattn.architectures.find import MULTIHEAD, self_attention_modules
+from hf_graphattn.architectures.find import MULTIHEAD, Plan, find
 from hf_graphattn.architectures.own_attention import is_registered
 from hf_graphattn.backends import DELEGATE, EAGER, SDPA
 from hf_graphattn.errors import GraphAttentionError, refusal
@@ -39,7 +39,7 @@ from hf_graphattn.model.filters import graph_filters
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.gfsa import GFSAConfig
 
-from .place import place, take_out, torch_encoders
+from .insert import insert_filters, remove_filters, torch_encoders
 
 # Relative to a tensor's largest value. Many architectures round to float32 inside, in float64 too.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}
@@ -91,8 +91,9 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
         GraphAttentionError: the filters cannot be put into the model or cannot compute the batch;
             or the plain model cannot.
     """
-    _refuse_ambiguous(model, batch)
     copied, run = _copied(model, batch)
+    plan = find(copied)
+    _refuse_ambiguous(plan, batch)
     for each in model_configs(copied):
         if getattr(each, "use_cache", False):
             each.use_cache = False
@@ -101,25 +102,25 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     none, some = (replace(each, layers=config.layers) for each in (NEUTRAL, FILTERED))
     wanted = []
     if config != some:
-        found = _placed(copied, run, config, backend)
-        wanted.append(_compared(config.variant, found, _expected(copied, run, config), tolerance))
+        found = _placed(plan, run, config, backend)
+        wanted.append(_compared(config.variant, found, _expected(plan, run, config), tolerance))
     # What the comparison's filter does not have is a kernel of the wanted one's own.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
     left: dict[str, torch.nn.Module] = {}
-    neutral = _placed(copied, run, none, used)
-    filtered = _placed(copied, partial(_noting, copied, run, left), some, used)
-    change, expected = _error(filtered, neutral), _expected(copied, run, some)
+    neutral = _placed(plan, run, none, used)
+    filtered = _placed(plan, partial(_noting, copied, run, left), some, used)
+    change, expected = _error(filtered, neutral), _expected(plan, run, some)
     rows = [
         _compared("plain", neutral, plain, tolerance),
         _compared("filtered", filtered, expected, tolerance),
-        *(_fused(copied, run, some, expected, tolerance) if used == "auto" else ()),
+        *(_fused(plan, run, some, expected, tolerance) if used == "auto" else ()),
         CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
         _reached(left),
         *wanted,
     ]
     if hasattr(copied, "can_generate") and copied.can_generate():
         given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
-        rows.append(_cached(copied, given, some, used, tolerance))
+        rows.append(_cached(plan, given, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
 
 
@@ -153,7 +154,7 @@ def _reached(left: dict[str, torch.nn.Module]) -> CheckRow:
 
 
 def _fused(
-    model: Any,
+    plan: Plan,
     run: Callable[[], list[Tensor]],
     config: GFSAConfig,
     expected: list[Tensor],
@@ -161,7 +162,7 @@ def _fused(
 ) -> list[CheckRow]:
     """Nothing where fused passes are refused: then "auto" does not take them either."""
     try:
-        found = _placed(model, run, config, SDPA)
+        found = _placed(plan, run, config, SDPA)
     except GraphAttentionError as error:
         if error.__cause__ is not None:  # not refused, but failed
             raise
@@ -169,9 +170,9 @@ def _fused(
     return [_compared("fused", found, expected, tolerance)]
 
 
-def _refuse_ambiguous(model: Any, batch: Mapping[str, Any]) -> None:
+def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
     """A registered class may have its heads in another dimension, which as many rows would hide."""
-    heads = {e.num_heads for e in self_attention_modules(model) if is_registered(e.module)}
+    heads = {e.num_heads for e in plan.self_attention if is_registered(e.module)}
     rows = {len(each) for each in batch.values() if isinstance(each, Tensor) and each.dim()}
     if heads & rows:
         raise refusal(
@@ -181,14 +182,14 @@ def _refuse_ambiguous(model: Any, batch: Mapping[str, Any]) -> None:
         )
 
 
-def _expected(model: Any, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:
+def _expected(plan: Plan, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:
     """What the filters give by the architecture's own attention or, if that cannot compute them, by
     the kept matrix."""
-    first = self_attention_modules(model)[0]
+    first = plan.self_attention[0]
     backends = config.build(first.num_heads).backends
     is_own = DELEGATE in backends and not isinstance(first.module, MULTIHEAD)
     with OwnProducts():
-        return _placed(model, run, config, DELEGATE if is_own else EAGER)
+        return _placed(plan, run, config, DELEGATE if is_own else EAGER)
 
 
 def made_batch(model: Any) -> dict[str, Tensor]:
@@ -258,9 +259,10 @@ def _outputs(
 
 
 def _cached(
-    model: Any, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
+    plan: Plan, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
 ) -> CheckRow:
     """What it generates with a cache, or the words in which that is refused."""
+    model: Any = plan.model
 
     def logits(use_cache: bool) -> list[Tensor]:
         given = {name: _cast(each, model.dtype) for name, each in batch.items()}
@@ -283,15 +285,17 @@ def _cached(
     if own > tolerance:
         return CheckRow("cached", None, True, f"not run: its own cache differs by {own:.1e}")
     try:
-        cached = _placed(model, partial(logits, True), config, backend)
+        cached = _placed(plan, partial(logits, True), config, backend)
     except GraphAttentionError as error:
         return CheckRow("cached", None, True, f"refused: {error}")
-    uncached = _placed(model, partial(logits, False), config, backend)
+    uncached = _placed(plan, partial(logits, False), config, backend)
     return _compared("cached", cached, uncached, tolerance)
 
 
-def _placed(model: Any, run: Callable[[], list[Tensor]], config: Any, backend: str) -> list[Tensor]:
-    place(model, config, backend)
+def _placed(plan: Plan, run: Callable[[], list[Tensor]], config: Any, backend: str) -> list[Tensor]:
+    """The outputs of a run with filters, which are taken out again."""
+    model = plan.model
+    insert_filters(plan, config, backend)
     if isinstance(config, GFSAConfig):
         _vary(model)
     try:
@@ -304,7 +308,7 @@ def _placed(model: Any, run: Callable[[], list[Tensor]], config: Any, backend: s
             f"does: {type(error).__name__}: {error}"
         ) from error
     finally:
-        take_out(model)
+        remove_filters(model)
 
 
 def _vary(model: Any) -> None:

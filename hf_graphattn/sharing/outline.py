@@ -10,8 +10,7 @@ import transformers
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.model.config_entry import read_entry
-from hf_graphattn.model.configs import ENTRY
+from hf_graphattn.model.configs import ENTRY, read_entry
 from hf_graphattn.variants import VariantConfig
 
 from .checkpoints import reading

@@ -20,7 +20,6 @@ from hf_graphattn.model.adapters import refuse_adapted
 from hf_graphattn.variants.base import is_integer
 
 from .card import license_of, model_card, save_example
-from .save import ModelMethod
 
 SIZE = re.compile(r"\d+(\.\d+)?[KMGT]B")  # of a shard
 
@@ -98,13 +97,6 @@ def push_to_hub(
             commit_description=commit_description,
         )
     return commit
-
-
-class PushToHub(ModelMethod):
-    """`push_to_hub` of a patched model. transformers' own would write its card over ours."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> str:
-        return push_to_hub(self.model(), *args, **kwargs)
 
 
 def _checked_card(

@@ -7,7 +7,6 @@ graph_attn.py   two lines, so that `trust_remote_code=True` loads the filters
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import transformers
 from transformers.models.auto import modeling_auto
 
-from hf_graphattn.errors import GraphAttentionError
 from hf_graphattn.model.adapters import is_adapted
 from hf_graphattn.model.configs import ENTRY
 
@@ -29,70 +27,27 @@ MODULE = "graph_attn"
 _PUSHED = {"repo_id", "commit_message", "create_pr", "private", "token"}
 
 
-class ModelMethod:
-    """A method that one model has, instead of that of its class.
-
-    It refers to the model weakly, so that `del model` frees it at once. It keeps what the model
-    consists of, too, for `patch_model(...).save_pretrained(folder)`, where nothing else keeps the
-    model. A copy of the model has its own.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.__setstate__((model, dict(vars(model))))
-
-    def model(self) -> Any:
-        """The model; where nobody keeps it any more, one of the same parts."""
-        model = self._model()
-        if model is None:
-            model = object.__new__(self._class)
-            model.__dict__.update(self._parts)
-        return model
-
-    def __getstate__(self) -> tuple[Any, dict[str, Any]]:
-        return self.model(), self._parts
-
-    def __setstate__(self, state: tuple[Any, dict[str, Any]]) -> None:
-        model, self._parts = state
-        self._class, self._model = type(model), weakref.ref(model)
-
-
-class SavePretrained(ModelMethod):
+def save_pretrained(
+    model: Any,
+    save_directory: str | os.PathLike[str],
+    is_main_process: bool = True,
+    state_dict: dict[str, Any] | None = None,
+    push_to_hub: bool = False,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """`save_pretrained` of a patched model. Its arguments are those of transformers."""
-
-    def __call__(
-        self,
-        save_directory: str | os.PathLike[str],
-        is_main_process: bool = True,
-        state_dict: dict[str, Any] | None = None,
-        push_to_hub: bool = False,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        model, folder = self.model(), Path(save_directory)
-        pushed = {name: kwargs.pop(name) for name in _PUSHED & kwargs.keys()} if push_to_hub else {}
-        names = auto_classes(model)
-        with _as_written(model.config, names, checksum_entry(model, state_dict)):
-            type(model).save_pretrained(
-                model, save_directory, is_main_process, state_dict, False, *args, **kwargs
-            )
-        if is_main_process and not is_adapted(model):
-            (folder / f"{MODULE}.py").write_text(_module_text(names), "utf-8")
-        if push_to_hub and is_main_process:
-            model.push_to_hub(pushed.pop("repo_id", folder.resolve().name), **pushed)
-
-
-class SavePart:
-    """`save_pretrained` of a part of a patched model whose folder nothing would load."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise GraphAttentionError(
-            f"{self.name} is a part of a patched model, and a folder of it alone could not be "
-            f"loaded with its filters. Save the whole model, and take the part from "
-            f"hf_graphattn.from_pretrained(folder)."
+    folder = Path(save_directory)
+    pushed = {name: kwargs.pop(name) for name in _PUSHED & kwargs.keys()} if push_to_hub else {}
+    names = auto_classes(model)
+    with _as_written(model.config, names, checksum_entry(model, state_dict)):
+        type(model).save_pretrained(
+            model, save_directory, is_main_process, state_dict, False, *args, **kwargs
         )
+    if is_main_process and not is_adapted(model):
+        (folder / f"{MODULE}.py").write_text(_module_text(names), "utf-8")
+    if push_to_hub and is_main_process:
+        model.push_to_hub(pushed.pop("repo_id", folder.resolve().name), **pushed)
 
 
 def loads_alone(model: Any) -> bool:

@@ -32,7 +32,7 @@ from zoo.batches import inputs as zoo_inputs
 import hf_graphattn as ga
 from hf_graphattn.architectures import find as architectures
 from hf_graphattn.architectures import verified
-from hf_graphattn.architectures.find import ARCHITECTURES, attention_modules
+from hf_graphattn.architectures.find import ARCHITECTURES, find
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
 # Qwen2 is like Llama; Gemma 2 caps its scores, GPT-OSS has sinks; DeepSeek-V3's values are narrower
@@ -266,7 +266,7 @@ def test_the_table_is_found_by_the_rule() -> None:
     """Every class of it, and of each model exactly its self-attention."""
     found = set()
     for architecture in MODELS:
-        modules = [each for each in attention_modules(MODELS[architecture]()) if each.is_verified]
+        modules = [each for each in find(MODELS[architecture]()).attention if each.is_verified]
         found |= {type(each.module).__name__ for each in modules}
         assert all(each.num_heads == 4 for each in modules)
     assert found == {row.attention for row in ARCHITECTURES}

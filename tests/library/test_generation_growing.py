@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer
 
 import hf_graphattn as ga
-from hf_graphattn.interface.growing import GrowingLayer
+from hf_graphattn.interface.cache import GrowingLayer
 
 TWO_PASSES = {
     "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),

@@ -19,9 +19,9 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import eager_attention, self_attention_modules
+from hf_graphattn.architectures.find import eager_attention, find
 from hf_graphattn.patching.check import TOLERANCES
-from hf_graphattn.patching.place import place, take_out
+from hf_graphattn.patching.insert import insert_filters, remove_filters
 
 TYPES = (
     "axk2",
@@ -81,9 +81,9 @@ def test_neutral_filters_leave_the_model_as_it_is(model_type: str, backend: str)
     model, batch = sparse(model_type)
     plain = logits(model, batch)
     for layers in (None, (0,)):
-        place(model, ga.GFSAConfig(w_K=0.0, layers=layers), backend)
+        insert_filters(find(model), ga.GFSAConfig(w_K=0.0, layers=layers), backend)
         assert difference(logits(model, batch), plain) <= 1.0
-        take_out(model)
+        remove_filters(model)
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -93,10 +93,10 @@ def test_gfsa_is_of_the_keys_that_were_chosen(
     model, batch = sparse(model_type)
     found = {}
     for backend in ("auto", "delegate"):
-        place(model, GFSA, backend)
+        insert_filters(find(model), GFSA, backend)
         found[backend] = logits(model, batch)
-        take_out(model)
-    functions = {eager_attention(each.module) for each in self_attention_modules(model)}
+        remove_filters(model)
+    functions = {eager_attention(each.module) for each in find(model).self_attention}
     for function in functions:
         file = sys.modules[function.__module__]
         monkeypatch.setattr(file, function.__name__, with_gfsa(function))

@@ -24,10 +24,11 @@ from zoo.easier import REASONS
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.verified import LIST, is_listed, listed
+from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures.verified import LIST, types
 
 VERSION = transformers.__version__
-TYPES = listed(VERSION)
+TYPES = types(VERSION)
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 FILES = sorted((Path(transformers.__file__).parent / "models").glob("*/[!m]*.py"))
 FILES += sorted((Path(transformers.__file__).parent / "models").glob("*/modeling_*.py"))
@@ -55,7 +56,7 @@ def test_the_list_is_sorted_with_a_line_for_each_type() -> None:
 def test_the_page_says_which_types_the_list_has() -> None:
     text = PAGE.read_text("utf-8")
     version = re.search(r"transformers\s(\d\S+),", text)[1]
-    assert re.findall(r"^\| (\S+) \| yes \|", text, re.M) == list(listed(version))
+    assert re.findall(r"^\| (\S+) \| yes \|", text, re.M) == list(types(version))
 
 
 def test_the_page_tells_what_tiny_configs_switch_off_each_with_its_reason() -> None:
@@ -87,7 +88,9 @@ def test_a_type_of_each_pattern_of_attention_is_exact(part: int) -> None:
     wrong = []
     for model_type in _chosen()[part::PARTS]:
         subject = Subject(model_type)
-        assert is_listed(subject.model), f"{model_type} has other attention: run `make matrix`"
+        assert find(subject.model).is_listed(), (
+            f"{model_type} has other attention: run `make matrix`"
+        )
         found = ga.check(subject.model, **subject.batches[-1])
         wrong += [] if found.passed else [f"{model_type}: {found}"]
     assert not wrong, "\n".join(wrong)
@@ -95,10 +98,10 @@ def test_a_type_of_each_pattern_of_attention_is_exact(part: int) -> None:
 
 def test_a_model_is_listed_by_its_type_all_its_classes_and_the_version() -> None:
     model = MODELS["BERT"]()
-    assert is_listed(model)
-    assert not is_listed(model, "0.0.0")
+    assert find(model).is_listed()
+    assert not find(model).is_listed("0.0.0")
     model.config.model_type = "grounding-dino"  # which gives this class masks of its own kind
-    assert not is_listed(model)
+    assert not find(model).is_listed()
 
 
 def test_a_listed_model_is_patched_saved_and_loaded_without_a_check(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_a_listed_model_is_patched_saved_and_loaded_without_a_check(tmp_path: Pa
 
 
 def test_a_cross_attention_that_was_not_seen_is_not_listed() -> None:
-    assert not is_listed(MODELS["BERT"](is_decoder=True, add_cross_attention=True))
+    assert not find(MODELS["BERT"](is_decoder=True, add_cross_attention=True)).is_listed()
 
 
 def test_a_class_of_someone_else_is_not_listed() -> None:
@@ -118,7 +121,7 @@ def test_a_class_of_someone_else_is_not_listed() -> None:
     own = type("BertSelfAttention", (type(model.bert.encoder.layer[0].attention.self),), {})
     model.bert.encoder.layer[0].attention.self.__class__ = own
     assert own.__module__ != "transformers"
-    assert not is_listed(model)
+    assert not find(model).is_listed()
 
 
 def test_a_run_replaces_the_part_of_its_own_version_alone(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from . import backends
 from .backends import DELEGATE, AttentionInputs, one_per_query_head
 from .errors import GraphAttentionError, refusal
 from .variants import GraphFilter
-from .variants.base import finite_number
-from .variants.tokens import refuse_tokens
+from .variants.base import finite_number, refuse_tokens
 
 SHAPES = "query (B, H, N, D), key and value (B, H or a divisor of it, N, D)"
 

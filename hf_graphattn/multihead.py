@@ -13,7 +13,7 @@ from .backends import AttentionInputs
 from .errors import GraphAttentionError, refusal
 from .functional import filtered
 from .variants import GraphFilter, VariantConfig
-from .variants.tokens import refuse_tokens
+from .variants.base import refuse_tokens
 
 
 class MultiheadAttention(nn.MultiheadAttention):

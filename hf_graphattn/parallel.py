@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from .architectures import AttentionModule
 from .errors import refusal
 from .variants import GraphFilter
-from .variants.tokens import refuse_tokens
+from .variants.base import refuse_tokens
 
 # How a plan of transformers may treat what is inside an attention module. The first is that which
 # leaves each process a share of the heads; others join the heads again, or pack several tensors.

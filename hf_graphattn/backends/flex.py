@@ -21,8 +21,6 @@ from hf_graphattn.errors import refusal
 
 from .base import Attention, AttentionInputs
 
-WITHOUT_BACKWARD = ("cpu", "mps")  # devices
-
 
 class FlexAttention(Attention):
     """Computes `A x` by a pass of flex attention at each call."""
@@ -31,7 +29,7 @@ class FlexAttention(Attention):
 
     @classmethod
     def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
-        return False  # it is used only where asked for
+        return False  # it is used only on request
 
     def __init__(self, inputs: AttentionInputs) -> None:
         super().__init__(inputs)
@@ -46,21 +44,6 @@ class FlexAttention(Attention):
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs
         query, key = inputs.query, inputs.key
-        if len(query) == 0:
-            raise refusal(
-                f"the batch under backend {self.name!r}",
-                "empty",
-                "one or more sequences, since flex attention takes no empty batch",
-                "Leave empty batches out, or patch with backend='sdpa'.",
-            )
-        device = query.device.type
-        if device in WITHOUT_BACKWARD and any(each.requires_grad for each in (query, key, x)):
-            raise refusal(
-                f"the device for gradients under backend {self.name!r}",
-                device,
-                f"cuda, since flex attention has no backward on {' or '.join(WITHOUT_BACKWARD)}",
-                "Use torch.no_grad(), or patch with backend='sdpa'.",
-            )
         lengths = query.shape[-2], key.shape[-2]
         return _flex_attention(query.device)(
             query,

@@ -13,7 +13,7 @@ factor, eps^((p - 2) / 2): at eps = 1e-3 it is 5.62 for p = 1.5 and 0.178 for p 
 Nor is it proven that this map lowers the p-Dirichlet functional. Theorem 3.4 says so of the outputs
 of layers, for any p, but an exact step of the flow also has a term in v_x, which eq. 12 drops.
 
-The map is not linear in the values, so passes of attention cannot compute it: `kernels/plat` does.
+The map is not linear in the values, so passes of attention cannot compute it: `kernels.plat` does.
 Attention dropout acts on A, before the factor.
 """
 
@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels import plat
+from hf_graphattn.kernels import plat, plat_triton
+from hf_graphattn.kernels.base import Kernel
 
 from .base import (
     Attend,
@@ -101,8 +102,11 @@ def _exponent(name: str, value: Any) -> float:
 class PLaTFilter(GraphFilter):
     """The filter of `PLaTConfig`. Its kernels read the attention's inputs instead of `A x`."""
 
-    kernels = plat.KERNELS
-    backends = (*plat.KERNELS, "eager")
+    kernels: ClassVar = {
+        "triton": Kernel(plat_triton.triton, plat_triton.fits),
+        "blockwise": Kernel(plat.blockwise),
+    }
+    backends = (*kernels, "eager")
 
     def __init__(self, config: PLaTConfig, num_heads: int) -> None:
         super().__init__(config, num_heads)

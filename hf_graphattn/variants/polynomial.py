@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels import polynomial
-from hf_graphattn.kernels.combination import Scalar
+from hf_graphattn.kernels.base import Kernel, Scalar
 
 from .base import (
     TRAINABLE_HELP,
@@ -89,9 +89,9 @@ class PolynomialConfig(VariantConfig):
 
 
 class PassesFilter(GraphFilter):
-    """A filter `sum_k c_k A^k`, of one pass of attention a degree, or of one of its kernels."""
+    """A filter `sum_k c_k A^k`, of one pass of attention a degree, or of a kernel."""
 
-    kernels = polynomial.KERNELS
+    kernels: ClassVar = {"shared": Kernel(polynomial.blockwise, polynomial.fits)}
     backends = ("shared", *GraphFilter.backends)
 
     def weights(self) -> list[Scalar]:
@@ -99,13 +99,10 @@ class PassesFilter(GraphFilter):
         raise NotImplementedError
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        # A function is enough to attend by: only backends have a name.
+        # A plain function may stand for `attend`: only backends have a name.
         kernel, weights = self.kernels.get(getattr(attend, "name", "")), self.weights()
-        if kernel and kernel.fits(attend.inputs):
-            if attend.every_value is None:
-                return kernel.compute(attend.inputs, value, weights)
-            if kernel.stores and attend.store:
-                return kernel.compute(attend.inputs, value, weights, store=attend.store)
+        if kernel and kernel.fits(attend.inputs) and (attend.every_value is None or attend.store):
+            return kernel.compute(attend.inputs, value, weights, store=attend.store)
         return polynomial.naive(attend, value, weights)
 
 

@@ -40,13 +40,6 @@ class FlashAttention(Attention):
     @classmethod
     def check_available(cls) -> None:
         _flash_attn()
-        if not torch.cuda.is_available():
-            raise refusal(
-                "backend",
-                cls.name,
-                "any other, since torch finds no CUDA device",
-                "Patch with backend='sdpa'.",
-            )
 
     def __init__(self, inputs: AttentionInputs) -> None:
         super().__init__(inputs)

@@ -45,7 +45,8 @@ class FlexAttention(Attention):
         inputs = self.inputs
         query, key = inputs.query, inputs.key
         lengths = query.shape[-2], key.shape[-2]
-        return _flex_attention(query.device)(
+        compiled = query.device.type != "cpu" and not torch.compiler.is_compiling()
+        return _flex_attention(compiled)(
             query,
             key,
             x,
@@ -81,17 +82,10 @@ def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
         return create_block_mask(_causal, None, None, queries, keys, device=device)
 
 
-def _flex_attention(device: torch.device) -> Callable[..., Tensor]:
-    """torch's function, compiled where compiling fuses it; it is compiled once."""
+@lru_cache
+def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
+    """torch's function, compiled once where compiling fuses it."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if device.type == "cpu" or torch.compiler.is_compiling():
-        return flex_attention
-    return _compiled()
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Callable[..., Tensor]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention)
+    function: Callable[..., Tensor] = flex_attention
+    return torch.compile(function) if compiled else function

@@ -136,24 +136,35 @@ def blockwise(
     if torch.compiler.is_compiling():
         return _traceable(inputs, values, p, eps)
     query, key, every, rows = inputs.query, inputs.key, values.every, values.rows
+    (batch, heads, length, _), keys = rows.shape, key.shape[-2]
     precise = torch.promote_types(query.dtype, torch.float32)
     p = torch.as_tensor(p, dtype=precise, device=query.device).view(1, -1, 1, 1)
     with torch.autocast(query.device.type, enabled=False):
-        if rows.shape[-2] == 1:  # a new token of cached generation
+        if length == 1:  # a new token of cached generation
             inputs = replace(inputs, query=query.to(precise), key=key.to(precise))
             values = Values(every.to(precise), rows.to(precise))
             return naive(attention_matrix(inputs), values, p, eps).to(every.dtype)
-        learned = p.requires_grad and torch.is_grad_enabled()
-        plan = _Plan.of(inputs, rows.shape, eps, learned, block_rows)
+        size = block_rows or max(16, min(BLOCK_ROWS, length, BLOCK_ELEMENTS // keys))
+        learns = torch.is_grad_enabled()
+        plan = _Plan(
+            causal=inputs.causal,
+            scaling=inputs.scaling,
+            dropout=inputs.dropout,
+            eps=eps,
+            learned=p.requires_grad and learns,
+            keep=learns and batch * heads * length * keys <= KEPT_ELEMENTS,
+            groups=parts(batch, heads, BLOCK_ELEMENTS // (size * keys)),
+            blocks=[
+                (block, slice(block.stop if inputs.causal else keys))
+                for block in row_blocks(length, size)
+            ],
+        )
         return _Blockwise.apply(plan, query, key, every, rows, inputs.mask, p)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The arguments of `_Blockwise` that are not tensors, and what is computed at once.
-
-    groups: the sequences and heads of each group. blocks: the rows and keys of a group's blocks.
-    """
+    """The arguments of `_Blockwise` that are not tensors, and what is computed at once."""
 
     causal: bool
     scaling: float
@@ -162,24 +173,7 @@ class _Plan:
     learned: bool  # whether p has a gradient
     keep: bool  # whether the matrices are kept for the backward
     groups: list[Part]
-    blocks: list[tuple[slice, slice]]
-
-    @classmethod
-    def of(
-        cls,
-        inputs: AttentionInputs,
-        shape: torch.Size,
-        eps: float,
-        learned: bool,
-        block_rows: int | None,
-    ) -> _Plan:
-        batch, heads, length, _ = shape
-        keys, causal = inputs.key.shape[-2], inputs.causal
-        rows = block_rows or max(16, min(BLOCK_ROWS, length, BLOCK_ELEMENTS // keys))
-        keep = torch.is_grad_enabled() and batch * heads * length * keys <= KEPT_ELEMENTS
-        groups = parts(batch, heads, BLOCK_ELEMENTS // (rows * keys))
-        blocks = [(b, slice(b.stop if causal else keys)) for b in row_blocks(length, rows)]
-        return cls(causal, inputs.scaling, inputs.dropout, eps, learned, keep, groups, blocks)
+    blocks: list[tuple[slice, slice]]  # the rows and keys of a group's blocks
 
 
 class _Tensors(NamedTuple):

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -84,15 +83,14 @@ def blockwise(
     """
     query, precise = inputs.query, torch.promote_types(inputs.query.dtype, torch.float32)
     batch, heads, length, width = query.shape
-    rows = max(1, min(block_rows, length) if inputs.causal else length)
+    rows = min(block_rows, length) if inputs.causal else length
     blocks = row_blocks(length, rows)
     # Heads for every thread: products of fewer, transposed, are many times slower.
-    at_once = max(1, block_elements // max(1, rows * length)) * torch.get_num_threads()
+    at_once = max(1, block_elements // (rows * length)) * torch.get_num_threads()
     elements = sum((block.stop - block.start) * block.stop for block in blocks)
     learns = torch.is_grad_enabled()
     keep = learns and elements <= kept_states * length * width
-    whole = learns or store is not None
-    plan = _Plan(inputs.causal, inputs.scaling, whole, keep, parts(batch, heads, at_once), blocks)
+    plan = _Plan(inputs.causal, inputs.scaling, keep, parts(batch, heads, at_once), blocks)
     scalars = (torch.as_tensor(c, dtype=precise, device=query.device) for c in coefficients)
     tensors: Any = (query, inputs.key, inputs.mask, value, *(c.view(1, -1, 1, 1) for c in scalars))
     if learns:
@@ -127,19 +125,15 @@ class _Plan:
 
     causal: bool
     scaling: float
-    whole: bool  # whether the powers of all parts are kept
     keep: bool  # whether A is kept for the backward
     parts: list[Part]
     blocks: list[slice]
 
-    def states(self, x: Tensor) -> torch.Size:
-        """The shape of the greatest part of states."""
-        return part_of(x, self.parts[0]).shape
-
-    def elements(self, x: Tensor) -> int:
-        """Of the greatest block of A."""
-        batch, heads, length, _ = self.states(x)
-        return batch * heads * length * self.blocks[0].stop
+    def space(self, x: Tensor) -> Tensor:
+        """Room for the greatest block of A of the states x, or of a part of them."""
+        batch, heads, length, _ = part_of(x, self.parts[0]).shape
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return x.new_empty(batch * heads * length * self.blocks[0].stop, dtype=dtype)
 
     def matrix(
         self, query: Tensor, key: Tensor, mask: Tensor | None, rows: slice, space: Tensor | None
@@ -159,18 +153,15 @@ def _shaped(space: Tensor, *shape: int) -> Tensor:
 def _forward(
     plan: _Plan, query: Tensor, key: Tensor, mask: Tensor | None, value: Tensor, *scalars: Tensor
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """(out, the powers y_1 ... y_K, the blocks of A), as far as the plan keeps them."""
+    """(out, the powers y_1 ... y_K, the blocks of A if the plan keeps them)."""
     precise = torch.promote_types(query.dtype, torch.float32)
-    new = partial(value.new_empty, dtype=precise)
-    powers = [new(value.shape) for _ in scalars[1:]] if plan.whole else []
-    # Powers that are not kept are written to the same buffers in every part, which stay in cache.
-    buffers = [] if plan.whole else [new(plan.states(value)) for _ in scalars[1:]]
-    space = None if plan.keep else new(plan.elements(value))
+    powers = [value.new_empty(value.shape, dtype=precise) for _ in scalars[1:]]
+    space = None if plan.keep else plan.space(query)
     out, kept = torch.empty_like(value), []
     with torch.autocast(query.device.type, enabled=False):
         for part in plan.parts:
             q, k, v = (part_of(x, part).to(precise).contiguous() for x in (query, key, value))
-            ys = [part_of(y, part) for y in powers] or [y[: len(v), : v.shape[1]] for y in buffers]
+            ys = [part_of(y, part) for y in powers]
             for rows in plan.blocks:
                 matrix = plan.matrix(q, k, part_of(mask, part), rows, space)
                 for x, y in pairwise((v, *ys)):
@@ -236,7 +227,7 @@ def _add(
     q, k, *ys = (x.flatten(0, 1) for x in (query, key, *powers))
     before, after = torch.cat(ys[:-1], -1), torch.cat(ys[1:], -1)
     dq, dk = torch.empty_like(q), torch.zeros_like(k)
-    spaces = [query.new_empty(plan.elements(query)) for _ in range(2)]
+    spaces = plan.space(query), plan.space(query)
     for rows in reversed(plan.blocks):
         keys = slice(rows.stop)
         matrix = kept.pop() if kept else plan.matrix(query, key, mask, rows, spaces[0])

@@ -85,18 +85,16 @@ class PLaTConfig(VariantConfig):
         return PLaTFilter(self, num_heads)
 
     def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
-        if is_sequence(value):
-            if len(value) == 0:
-                raise refusal(name, value, "one number, or several")
-            return tuple(_exponent(name, item) for item in value)
-        return _exponent(name, value)
-
-
-def _exponent(name: str, value: Any) -> float:
-    if not -MOST <= finite_number(name, value) <= MOST:
-        allowed = f"from -{MOST} to {MOST}: float32 holds the factor of values up to 65000 apart"
-        raise refusal(name, value, allowed)
-    return float(value)
+        exponents = tuple(value) if is_sequence(value) else (value,)
+        if not exponents or not all(-MOST <= finite_number(name, p) <= MOST for p in exponents):
+            raise refusal(
+                name,
+                value,
+                f"one number or several, from -{MOST} to {MOST}: float32 holds the factor of "
+                f"values up to 65000 apart",
+            )
+        numbers = tuple(float(p) for p in exponents)
+        return numbers if is_sequence(value) else numbers[0]
 
 
 class PLaTFilter(GraphFilter):

@@ -26,7 +26,6 @@ from .base import (
     GraphFilter,
     VariantConfig,
     finite_number,
-    is_integer,
     is_sequence,
     setting,
 )
@@ -70,12 +69,10 @@ class PolynomialConfig(VariantConfig):
         plain attention at a = 0, degree = 1.
 
         Raises:
-            GraphAttentionError: `a` is not from 0 to 1, or `degree` is no integer above 0.
+            GraphAttentionError: `a` is not from 0 to 1, or `degree` is below 1.
         """
         if not 0.0 <= finite_number("a", a) <= 1.0:
             raise refusal("a", a, "a number from 0 to 1")
-        if not is_integer(degree) or degree < 1:
-            raise refusal("degree", degree, "an integer of at least 1")
         first = (a * (1.0 - a) ** k for k in range(degree))
         return cls(**{"coefficients": (*first, (1.0 - a) ** degree)} | settings)
 

@@ -67,7 +67,10 @@ def variant_from_dict(saved: dict[str, Any]) -> VariantConfig:
             ", ".join(variant_configs()),
             "If it comes from another package, import that package first.",
         )
-    return _CONFIGS[name].from_dict(saved.get("settings", {}))
+    settings = saved.get("settings", {})
+    if not isinstance(settings, dict):
+        raise refusal(f"'settings' of variant {name!r}", settings, "an object of settings")
+    return _CONFIGS[name].from_dict(settings)
 
 
 def variant_to_dict(config: VariantConfig) -> dict[str, Any]:

@@ -123,7 +123,6 @@ def test_every_small_mask_is_computed_exactly_or_refused(flash_attn: StandIn) ->
 def test_flash_attention_refuses_other_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the package in place: its own condition, as it is."""
     monkeypatch.setitem(sys.modules, "flash_attn", StandIn())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model = ga.patch_model(MODELS["BERT"](), CONFIG, backend=FLASH)
     with refused(FLASH, "dtype", "torch.float32", "torch.bfloat16", "'sdpa'"):
         model(**inputs(model))

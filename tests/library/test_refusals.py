@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +87,6 @@ def test_a_traced_model_is_refused() -> None:
     for call in (ga.is_patched, ga.unpatch_model, lambda each: ga.patch_model(each, CONFIG)):
         with refused("model is 'TopLevelTracedModule'", "then trace it"):
             call(traced)
-
-
-def test_a_scalar_that_is_no_field_is_refused() -> None:
-    own = type("OwnConfig", (ga.VariantConfig,), {"scalars": ("w",)})
-    with refused("'scalars' of variant 'own_scalars'", "('w',)", "trainable, layers"):
-        ga.register("own_scalars")(dataclasses.dataclass(frozen=True)(own))
-    assert "own_scalars" not in ga.variant_configs()
 
 
 def test_what_says_eager_for_attentions_is_answered() -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
 from safetensors.torch import load_file, save_file
@@ -43,7 +42,6 @@ SETTINGS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: ga.GFSAConfig(trainable=10**5000),
         ("trainable", "digits"),
     ),
-    "trainable arrays": (lambda: ga.GFSAConfig(trainable=[np.arange(2)]), ("trainable", "array")),
     "order too high": (lambda: ga.GFSAConfig(order=10**30), ("order", "at most 1000000")),
     "order of many digits": (lambda: ga.GFSAConfig(order=10**5000), ("order", "at most")),
     "a variant's name": (lambda: ga.register(3)(ga.GFSAConfig), ("name is 3", "lower-case")),

@@ -23,8 +23,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
-from hf_graphattn.kernels import plat
-from hf_graphattn.kernels.plat.triton import Block
+from hf_graphattn.kernels import plat, plat_triton
+from hf_graphattn.kernels.plat_triton import Block
 
 Figures = Iterator[tuple[str, Any]]
 Row = Callable[[], Figures]
@@ -95,7 +95,7 @@ def exact_dropout(device: str) -> Figures:
 
     def run(inputs: AttentionInputs, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(1)
-        return plat.triton(inputs, plat.Values(value, value), p, 1e-2)
+        return plat_triton.triton(inputs, plat.Values(value, value), p, 1e-2)
 
     kept = run(inputs, torch.eye(length, device=device).expand_as(v), torch.full_like(p, 2.0)) != 0
     whole = replace(inputs, dropout=0.0)
@@ -210,7 +210,7 @@ def blocks(dtype: str, width: int, device: str, tiny: bool) -> Figures:
     values = plat.Values(every=v, rows=v)
 
     def forward(sizes: tuple[Block, Block] | None) -> torch.Tensor:
-        return plat.triton(inputs, values, p, 1e-3, sizes)
+        return plat_triton.triton(inputs, values, p, 1e-3, sizes)
 
     def both(sizes: tuple[Block, Block] | None) -> None:
         forward(sizes).backward(upstream)

@@ -104,7 +104,7 @@ ARGUMENTS: dict[str, Refusal] = {
         _patch(lambda: ga.PLaTConfig(p=(1.5, -6.0), eps=1e-8)), ("eps is 1e-08", "1e15", "-6.0")
     ),
     "p 100": Refusal(_patch(lambda: ga.PLaTConfig(p=100)), ("p is 100", "-10 to 10", "float32")),
-    "p -11": Refusal(_patch(lambda: ga.PLaTConfig(p=(2, -11))), ("p is -11", "-10 to 10")),
+    "p -11": Refusal(_patch(lambda: ga.PLaTConfig(p=(2, -11))), ("p is (2, -11)", "-10 to 10")),
     "trainable unknown": Refusal(
         _patch(lambda: ga.GFSAConfig(trainable=("w_2",))),
         ("trainable", "w_2", "w_0", "w_1", "w_K"),

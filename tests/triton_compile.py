@@ -25,9 +25,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.kernels import plat
-from hf_graphattn.kernels.plat import triton_kernels
-from hf_graphattn.kernels.plat.triton import Block
+from hf_graphattn.kernels import plat, plat_triton, plat_triton_kernels
+from hf_graphattn.kernels.plat_triton import Block
 
 TARGET = GPUTarget("cuda", 90, 32)  # H100
 TYPES = {
@@ -101,16 +100,16 @@ def main() -> None:
     parser.add_argument("--block", type=int, nargs="+", help="Made, swept, warps, stages.")
     parser.add_argument("--dropout", action="store_true")
     given = parser.parse_args()
-    for name, kernel in vars(triton_kernels).items():
+    for name, kernel in vars(plat_triton_kernels).items():
         if isinstance(kernel, triton.JITFunction) and name.endswith(("forward", "backward")):
-            setattr(triton_kernels, name, Kernel(kernel))
+            setattr(plat_triton_kernels, name, Kernel(kernel))
     shape, dtype = (1, HEADS, LENGTH, given.width), getattr(torch, given.dtype)
     query, key, value = (torch.empty(shape, dtype=dtype, requires_grad=True) for _ in range(3))
     dropout = 0.1 if given.dropout else 0.0
     inputs = AttentionInputs(query, key, MASKS[given.mask], given.mask == "causal", 1.0, dropout)
     blocks = (Block(*given.block),) * 2 if given.block else None
     p = torch.ones(HEADS, 1, 1, requires_grad=True)
-    plat.triton(inputs, plat.Values(value, value), p, 1e-3, blocks).sum().backward()
+    plat_triton.triton(inputs, plat.Values(value, value), p, 1e-3, blocks).sum().backward()
 
 
 if __name__ == "__main__":

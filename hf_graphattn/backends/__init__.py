@@ -1,9 +1,11 @@
 """How `A x` is computed; a backend never changes what is computed.
 
 `eager` keeps A, `sdpa` makes a fused pass at each call, and so do `flash_attention_2` and
-`flex_attention`, which are used only where asked for. `blockwise`, `shared` and `triton` leave the
-work to a variant's own kernel. A backend that was asked for is never replaced by another: what it
+`flex_attention`, which are used only on request. `blockwise`, `shared` and `triton` leave the
+work to a variant's kernel. A backend that the user names is never replaced by another: what it
 cannot compute is refused. "auto" chooses by the rule in `choose`.
+
+Axes: B sequences, H heads, N tokens (Nq queries, Nk keys), D channels of a head.
 """
 
 from __future__ import annotations
@@ -20,14 +22,11 @@ from .base import (
     one_per_query_head,
     product,
 )
-from .blockwise import BlockwiseAttention
-from .delegate import DelegateAttention
-from .eager import EagerAttention
+from .eager import DelegateAttention, EagerAttention
 from .flash import FlashAttention
 from .flex import FlexAttention
+from .kernels import BlockwiseAttention, SharedAttention, TritonAttention
 from .sdpa import SdpaAttention
-from .shared import SharedAttention
-from .triton import TritonAttention
 
 _BACKENDS: dict[str, type[Attention]] = {
     backend.name: backend
@@ -43,12 +42,18 @@ _BACKENDS: dict[str, type[Attention]] = {
     )
 }
 
-
 DELEGATE, EAGER, SDPA = DelegateAttention.name, EagerAttention.name, SdpaAttention.name
 
 
 def check(backend: object, supported: Iterable[str]) -> str:
-    """`backend`, if it is "auto" or one of `supported` that can run here.
+    """Check the name of a backend at patch time.
+
+    Args:
+        backend: the user's choice.
+        supported: the backends of the filter.
+
+    Returns:
+        `backend`, which is "auto" or one of `supported` that can run here.
 
     Raises:
         GraphAttentionError: it is neither, and the message lists what is allowed; or a package or
@@ -69,11 +74,24 @@ def choose(
     passes: int = 1,
     fits: Callable[[str, AttentionInputs], bool] = lambda backend, inputs: True,
 ) -> str:
-    """The backend for one call of an attention layer, whose filter attends `passes` times.
+    """Choose the backend for one call of an attention layer.
 
-    "auto" takes the first that the filter supports and that says it is right for the device, the
-    dropout and the call. `fits` is the filter's own word: whether its kernel for a backend, if it
-    has one, can take the call.
+    "auto" takes the first that the filter supports and that takes the device, the dropout and the
+    call.
+
+    Args:
+        requested: "auto" or the name of a backend.
+        supported: the filter's backends, in the order in which "auto" prefers them.
+        inputs: the call's.
+        passes: how many times the filter attends.
+        fits: whether the filter's kernel for a backend, if it has one, can take the call.
+
+    Returns:
+        The backend's name.
+
+    Raises:
+        GraphAttentionError: the call has arguments that only the architecture's own attention
+            understands, and the backend cannot be `delegate`.
     """
     if inputs.unknown:
         if requested not in ("auto", DELEGATE) or DELEGATE not in supported:
@@ -87,7 +105,7 @@ def choose(
     if requested != "auto":
         return requested
     for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0, passes):
-        # `fits` is asked first: it refuses graphs for all lengths, where `takes` may read none.
+        # First `fits`: it declines graphs for all lengths, where `takes` may read no length.
         if fits(name, inputs) and _BACKENDS[name].takes(inputs, passes):
             return name
     return supported[0]
@@ -96,7 +114,11 @@ def choose(
 def explain(
     requested: str, supported: tuple[str, ...], device: str, passes: int = 1
 ) -> tuple[str, str]:
-    """(backend, why it is used on this type of device), in the words of `ga.report`."""
+    """Explain what `choose` does on a type of device, for `ga.report`.
+
+    Returns:
+        The backend, and why it is used.
+    """
     if requested != "auto":
         return requested, "asked for"
     allowed = _automatic(supported, device, False, passes)
@@ -114,8 +136,8 @@ def explain(
 
 
 def _automatic(supported: tuple[str, ...], device: str, dropout: bool, passes: int) -> list[str]:
-    found = [name for name in supported if _BACKENDS[name].automatic(device, dropout, passes)]
-    return found or [supported[0]]
+    allowed = [name for name in supported if _BACKENDS[name].automatic(device, dropout, passes)]
+    return allowed or [supported[0]]
 
 
 def has_matrix(name: str) -> bool:

@@ -15,8 +15,10 @@ from torch.nn import functional
 class FirstValues:
     """The values of the first layer of a stack, in the same forward.
 
-    rows: those of the queries' tokens, (B, H, Nq, D). every: those of all keys, (B, H, Nk, D).
-    has_graph: whether gradients were recorded when they were made.
+    Attributes:
+        rows: those of the queries' tokens, (B, H, Nq, D).
+        every: those of all keys, (B, H, Nk, D).
+        has_graph: whether gradients were recorded when they were made.
     """
 
     rows: Tensor
@@ -28,12 +30,17 @@ class FirstValues:
 class AttentionInputs:
     """The arguments of one call of an attention layer, in the one form that backends read.
 
-    own: x -> A x, by the architecture's own attention. unknown: the names of arguments that only
-    that one knows the meaning of. first: for the filters that read the first layer's values.
-
-    query is (B, H, Nq, D) and key (B, H, Nk, D), or of fewer heads, which query heads share evenly.
-    `mask` is None, or 4-D: boolean (True = attend) or additive floating point, broadcastable to
-    (B, H, Nq, Nk). `causal` is only True without a mask.
+    Attributes:
+        query: (B, H, Nq, D).
+        key: (B, H, Nk, D), or of fewer heads, which query heads share evenly.
+        mask: None, or boolean (True = attend) or additive floating point, of four dimensions that
+            broadcast to (B, H, Nq, Nk).
+        causal: whether a query attends to no later key; only without a mask.
+        scaling: of the scores.
+        dropout: the share of A that is dropped.
+        delegate: x -> A x, by the architecture's own attention.
+        unknown: the names of arguments that only the architecture's own attention understands.
+        first: the first layer's values, for the filters that read them.
     """
 
     query: Tensor
@@ -42,12 +49,12 @@ class AttentionInputs:
     causal: bool
     scaling: float
     dropout: float
-    own: Callable[[Tensor], Tensor] | None = None
+    delegate: Callable[[Tensor], Tensor] | None = None
     unknown: tuple[str, ...] = ()
     first: FirstValues | None = None
 
     def ungrouped(self) -> AttentionInputs:
-        """These with a key head for each query head."""
+        """The same inputs with a key head for each query head."""
         if self.key.shape[1] == self.query.shape[1]:
             return self
         return replace(self, key=one_per_query_head(self.key, self.query))
@@ -57,39 +64,47 @@ class AttentionInputs:
     ) -> AttentionInputs:
         """The call of one sequence of the batch, without dropout, for the tokens `keep` alone.
 
-        keep: their indices, ascending, so that what was causal stays causal. No other token may be
-        attended by them. convert: what brings each tensor to another dtype and device.
+        Queries and keys are of the same tokens. `delegate` runs as the model does, on the whole
+        batch.
 
-        Queries and keys are of the same tokens. `own` runs as the model does, on the whole batch.
+        Args:
+            row: which sequence.
+            keep: indices of tokens, ascending, so that causality holds, which attend to no other.
+            convert: brings a tensor to another dtype and device.
         """
 
         def tokens(states: Tensor) -> Tensor:
             return convert(states[row : row + 1, :, keep.to(states.device)])
 
-        def own(x: Tensor) -> Tensor:
-            assert self.own is not None
-            every = self.query.new_zeros(*self.query.shape[:-1], x.shape[-1])
-            every[row, :, keep.to(every.device)] = x[0].to(every)
-            return tokens(self.own(every))
+        def delegate(x: Tensor) -> Tensor:
+            assert self.delegate is not None
+            batch = self.query.new_zeros(*self.query.shape[:-1], x.shape[-1])
+            batch[row, :, keep.to(batch.device)] = x[0].to(batch)
+            return tokens(self.delegate(batch))
 
         mask, length = self.mask, self.query.shape[-2]
         if mask is not None:
             mask = mask[row % mask.shape[0]].expand(-1, length, length)
-            mask = convert(mask[:, keep.to(mask.device)][:, :, keep.to(mask.device)]).unsqueeze(0)
+            at = keep.to(mask.device)
+            mask = convert(mask[:, at][:, :, at]).unsqueeze(0)
         first = self.first and replace(
             self.first, rows=tokens(self.first.rows), every=tokens(self.first.every)
         )
-        return AttentionInputs(
+        return replace(
+            self,
             query=tokens(self.query),
             key=tokens(self.key),
             mask=mask,
-            causal=self.causal,
-            scaling=self.scaling,
             dropout=0.0,
-            own=None if self.own is None else own,
-            unknown=self.unknown,
+            delegate=self.delegate and delegate,
             first=first,
         )
+
+    def delegate_matrix(self) -> Tensor:
+        """A by the architecture's own attention: its output on the identity, (B, H, Nq, Nk)."""
+        assert self.delegate is not None
+        identity = torch.eye(self.key.shape[-2], dtype=self.key.dtype, device=self.key.device)
+        return self.delegate(identity.expand(*self.query.shape[:2], *identity.shape))
 
 
 def one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
@@ -99,7 +114,7 @@ def one_per_query_head(states: Tensor, query: Tensor) -> Tensor:
 
 
 def product(rows: Tensor, x: Tensor) -> Tensor:
-    """`rows x`, (B, H, N, D), where heads of rows may share those of x: they are one matrix."""
+    """`rows x`, (B, H, N, D): heads of `rows` that share a head of x make one matrix."""
     if rows.shape[1] == x.shape[1]:
         return rows @ x
     packed = rows.unflatten(1, (x.shape[1], -1)).flatten(2, 3)
@@ -109,16 +124,21 @@ def product(rows: Tensor, x: Tensor) -> Tensor:
 def attention_matrix(
     inputs: AttentionInputs, rows: slice = slice(None), out: Tensor | None = None
 ) -> Tensor:
-    """`A = dropout(softmax(Q K^T * scaling + mask))`, (B, H, rows, Nk), in the query's dtype.
-
-    It is written to `out`, where there is one: of the query's dtype, float32 or float64, and
-    outside of what autograd records.
+    """`A = dropout(softmax(Q K^T * scaling + mask))`.
 
     A query row that may attend nowhere is all zero, as in torch's fused kernels. Where only the
     architecture's own attention knows how A is computed, that one does.
+
+    Args:
+        inputs: the call's arguments.
+        rows: the queries whose rows are computed.
+        out: where A is written, without gradients; of the query's dtype, float32 or float64.
+
+    Returns:
+        A, (B, H, rows, Nk), in the query's dtype.
     """
     if inputs.unknown:
-        return own_matrix(inputs)[:, :, rows]
+        return inputs.delegate_matrix()[:, :, rows]
     query = inputs.query[:, :, rows]
     query, keys = query * inputs.scaling, inputs.key.mT
     scores = product(query, keys) if out is None else torch.matmul(query, keys, out=out)
@@ -133,14 +153,6 @@ def attention_matrix(
     return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
 
 
-def own_matrix(inputs: AttentionInputs) -> Tensor:
-    """A by the architecture's own attention: what it makes of the identity, (B, H, Nq, Nk)."""
-    assert inputs.own is not None
-    key = inputs.key
-    identity = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device)
-    return inputs.own(identity.expand(*inputs.query.shape[:2], *identity.shape))
-
-
 def _seen(inputs: AttentionInputs, rows: slice) -> int:
     """How many keys causality hides from none of these rows."""
     return rows.start or 0 if inputs.causal else 0
@@ -149,7 +161,7 @@ def _seen(inputs: AttentionInputs, rows: slice) -> int:
 def _bias(
     inputs: AttentionInputs, rows: slice, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What to add to the scores of these rows from the key `_seen` on, and where they may attend.
+    """The bias of these rows' scores from the key `_seen` on, and where the rows may attend.
 
     The second is None where every row may attend somewhere. Where a mask may hide a whole row,
     hidden scores get the least finite number rather than minus infinity: no NaN can come of it.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from hf_graphattn.errors import GraphAttentionError, refusal
 
 from .base import Attention, AttentionInputs
 
-DEVICES = ("cuda",)  # torch calls ROCm devices by this name too
 DTYPES = (torch.float16, torch.bfloat16)
 
 
@@ -36,29 +35,15 @@ class FlashAttention(Attention):
 
     @classmethod
     def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
-        return False  # it is used only where asked for
+        return False  # it is used only on request
 
     @classmethod
     def check_available(cls) -> None:
         _flash_attn()
-        if "cuda" in DEVICES and not torch.cuda.is_available():
-            raise refusal(
-                "backend",
-                cls.name,
-                "any other, since torch finds no CUDA device",
-                "Patch with backend='sdpa'.",
-            )
 
     def __init__(self, inputs: AttentionInputs) -> None:
         super().__init__(inputs)
         device = inputs.query.device.type
-        if device not in DEVICES:
-            raise refusal(
-                f"the model's device under backend {self.name!r}",
-                device,
-                " or ".join(DEVICES),
-                "Move the model there, or patch it with backend='sdpa'.",
-            )
         autocast = torch.is_autocast_enabled(device)
         self.dtype = torch.get_autocast_dtype(device) if autocast else inputs.query.dtype
         if self.dtype not in DTYPES:
@@ -105,8 +90,7 @@ class Packed:
         return Packed(chosen.nonzero(as_tuple=True), ends, int(lengths.max()))
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """One call of the packed kernel: these rows attend to these keys.
 
     If it is causal, a sequence's last row attends to all of its keys, the row before to one fewer,
@@ -123,8 +107,7 @@ def _masked(query: Tensor, key: Tensor, x: Tensor, mask: Tensor, options: dict[s
     """`A x`, (B, Nq, H, D), under a mask that comes from padding and causality."""
     _, packed = _flash_attn()
     out = query.new_zeros(*query.shape[:3], x.shape[-1])
-    for each in _shared_passes(mask, (query.shape[0], query.shape[1], key.shape[1])):
-        rows, keys = each.rows, each.keys
+    for rows, keys, causal in _cached_passes(mask, (*query.shape[:2], key.shape[1])):
         out[rows.where] = packed(
             query[rows.where],
             key[keys.where],
@@ -133,7 +116,7 @@ def _masked(query: Tensor, key: Tensor, x: Tensor, mask: Tensor, options: dict[s
             keys.ends,
             rows.longest,
             keys.longest,
-            causal=each.causal,
+            causal=causal,
             **options,
         )
     return out
@@ -142,20 +125,20 @@ def _masked(query: Tensor, key: Tensor, x: Tensor, mask: Tensor, options: dict[s
 _latest: tuple[Callable[[], Tensor | None], Any, tuple[Pass, ...]] = (lambda: None, None, ())
 
 
-def _shared_passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
+def _cached_passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
     """The result of `passes`, kept because the next layers and calls have the same mask."""
     global _latest
     if mask.is_inference():  # such a tensor has no version that tells whether it was written to
         return passes(mask, shape)
-    known, state, found = _latest
-    if known() is not mask or state != (mask._version, shape):
-        found = passes(mask, shape)
-        _latest = (weakref.ref(mask), (mask._version, shape), found)
-    return found
+    latest, state, calls = _latest
+    if latest() is not mask or state != (mask._version, shape):
+        calls = passes(mask, shape)
+        _latest = (weakref.ref(mask), (mask._version, shape), calls)
+    return calls
 
 
 def passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
-    """The calls that compute attention under `mask`, given (B, Nq, Nk): none, one or two.
+    """The calls that compute attention under a mask: none, one or two.
 
     Let the keys of a sequence be those that any of its rows attends to. If each row attends to all
     of the keys or to none, one call that is not causal is enough. The other masks that can be
@@ -163,8 +146,12 @@ def passes(mask: Tensor, shape: tuple[int, int, int]) -> tuple[Pass, ...]:
     that attends the count grows by one until it has reached all of them. Rows that attend to all
     of the keys may follow, as under right padding; they need a second call.
 
+    Args:
+        mask: broadcasts to (B, H, Nq, Nk).
+        shape: (B, Nq, Nk).
+
     Raises:
-        GraphAttentionError: the mask is none of these, or adds other values than 0 and -inf.
+        GraphAttentionError: the mask is of no such kind, or adds other values than 0 and -inf.
     """
     allowed = _boolean(mask)
     if mask.dim() > 2 and mask.shape[-3] > 1:

@@ -21,8 +21,6 @@ from hf_graphattn.errors import refusal
 
 from .base import Attention, AttentionInputs
 
-WITHOUT_BACKWARD = ("cpu", "mps")  # devices
-
 
 class FlexAttention(Attention):
     """Computes `A x` by a pass of flex attention at each call."""
@@ -31,7 +29,7 @@ class FlexAttention(Attention):
 
     @classmethod
     def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
-        return False  # it is used only where asked for
+        return False  # it is used only on request
 
     def __init__(self, inputs: AttentionInputs) -> None:
         super().__init__(inputs)
@@ -46,23 +44,9 @@ class FlexAttention(Attention):
     def __call__(self, x: Tensor) -> Tensor:
         inputs = self.inputs
         query, key = inputs.query, inputs.key
-        if len(query) == 0:
-            raise refusal(
-                f"the batch under backend {self.name!r}",
-                "empty",
-                "one or more sequences, since flex attention takes no empty batch",
-                "Leave empty batches out, or patch with backend='sdpa'.",
-            )
-        device = query.device.type
-        if device in WITHOUT_BACKWARD and any(each.requires_grad for each in (query, key, x)):
-            raise refusal(
-                f"the device for gradients under backend {self.name!r}",
-                device,
-                f"cuda, since flex attention has no backward on {' or '.join(WITHOUT_BACKWARD)}",
-                "Use torch.no_grad(), or patch with backend='sdpa'.",
-            )
         lengths = query.shape[-2], key.shape[-2]
-        return _flex_attention(query.device)(
+        compiled = query.device.type != "cpu" and not torch.compiler.is_compiling()
+        return _flex_attention(compiled)(
             query,
             key,
             x,
@@ -98,17 +82,10 @@ def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
         return create_block_mask(_causal, None, None, queries, keys, device=device)
 
 
-def _flex_attention(device: torch.device) -> Callable[..., Tensor]:
-    """torch's function, compiled where compiling fuses it; it is compiled once."""
+@lru_cache
+def _flex_attention(compiled: bool) -> Callable[..., Tensor]:
+    """torch's function, compiled once where compiling fuses it."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if device.type == "cpu" or torch.compiler.is_compiling():
-        return flex_attention
-    return _compiled()
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Callable[..., Tensor]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention)
+    function: Callable[..., Tensor] = flex_attention
+    return torch.compile(function) if compiled else function

@@ -9,8 +9,7 @@ from hf_graphattn import backends
 from hf_graphattn.backends import DELEGATE, AttentionInputs, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import GraphFilter
-from hf_graphattn.variants.base import finite_number
-from hf_graphattn.variants.tokens import refuse_tokens
+from hf_graphattn.variants.base import finite_number, refuse_tokens
 
 SHAPES = "query (B, H, N, D), key and value (B, H or a divisor of it, N, D)"
 

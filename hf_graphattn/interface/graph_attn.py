@@ -131,7 +131,7 @@ def graph_attn(
         causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         dropout=dropout,
-        own=partial(_of_each_head, eager, key.shape[1]),
+        delegate=partial(_of_each_head, eager, key.shape[1]),
         unknown=unknown,
     )
     if graph_attn_layer is not None and value is not graph_attn_layer.returned:

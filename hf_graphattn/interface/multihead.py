@@ -12,7 +12,7 @@ from hf_graphattn import backends
 from hf_graphattn.backends import AttentionInputs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import GraphFilter, VariantConfig
-from hf_graphattn.variants.tokens import refuse_tokens
+from hf_graphattn.variants.base import refuse_tokens
 
 from .functional import filtered
 

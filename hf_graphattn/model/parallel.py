@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from hf_graphattn.architectures.find import AttentionModule
 from hf_graphattn.errors import refusal
 from hf_graphattn.variants import GraphFilter
-from hf_graphattn.variants.tokens import refuse_tokens
+from hf_graphattn.variants.base import refuse_tokens
 
 # How a plan of transformers may treat what is inside an attention module. The first is that which
 # leaves each process a share of the heads; others join the heads again, or pack several tensors.

@@ -3,6 +3,8 @@
 A variant is a frozen dataclass, registered under a lower-case name, and the filter module that it
 builds. Its public name (`ga.GFSAConfig`), its command line flags, its loading from `config.json`
 and its place in the docs follow from the registration.
+
+Axes: B sequences, H heads, N tokens (Nq queries, Nk keys), D channels of a head, C of a token.
 """
 
 from importlib import import_module

@@ -3,6 +3,11 @@
 A variant's whole contract is `GraphFilter.forward(attend, value)`. Here `attend(x) = A x` with
 `A = softmax(Q K^T * scaling + mask)` of shape (B, H, N, N), and `x` and `value` of shape
 (B, H, N, D). From this one formula come training, `output_attentions` and generation.
+
+A filter of tokens leaves attention plain and acts after it, on (B, N, C) as on one head. There
+`attend(x)` is the attention of the tokens to themselves, `softmax(X X^T + mask) x`, with the mask
+of the layer's own attention: padding is excluded, and later tokens in causal models. Masks other
+than that of padding are ours: the papers have images, and bidirectional models.
 """
 
 from __future__ import annotations
@@ -10,39 +15,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import numbers
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from hf_graphattn.backends import Attention as Attend
 from hf_graphattn.backends import AttentionInputs, FirstValues, make, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.kernels.base import Kernel
-from hf_graphattn.kernels.combination import combination as combination
-
-
-class Attend(Protocol):
-    """`attend(x) = A x`: what a backend makes for one call of an attention layer."""
-
-    name: str  # of the backend
-
-    @property
-    def inputs(self) -> AttentionInputs: ...  # for the kernels of variants
-
-    @property
-    def every_value(self) -> Tensor | None: ...  # the values of all keys, in cached generation
-
-    @property
-    def store(self) -> Callable[[int, Tensor], object] | None: ...  # where a kernel fills a cache
-
-    @property
-    def matrix(self) -> Tensor: ...  # A itself, (B, H, N, N), where the backend keeps it
-
-    def on_identity(self, value: Tensor) -> tuple[Attend, Tensor]: ...  # for a filter's matrix
-
-    def __call__(self, x: Tensor) -> Tensor: ...  # (B, H, N, D) -> (B, H, N, D)
+from hf_graphattn.kernels.base import combination as combination
 
 
 def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
@@ -51,6 +34,7 @@ def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
 
 
 TRAINABLE_HELP = "which scalars are learned, one value for each head; the others stay as given"
+TOKENS_TRAINABLE_HELP = TRAINABLE_HELP.replace("each head", "each channel")
 LAYERS_HELP = (
     "which self-attention layers get the filter: indices in model order, negative from the end "
     "(default: all)"
@@ -84,9 +68,13 @@ class VariantConfig:
             self._set("layers", self._checked_layers(self.layers))
 
     def build(self, num_heads: int) -> GraphFilter:
-        """A new filter for an attention layer of `num_heads` heads, with the config's scalars.
+        """Build the filter of one attention layer.
 
-        That of a filter of tokens takes the number of their channels.
+        Args:
+            num_heads: the layer's heads; for a filter of tokens, their channels.
+
+        Returns:
+            A new filter with the config's scalars.
         """
         raise NotImplementedError
 
@@ -97,7 +85,11 @@ class VariantConfig:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
-        """The config with these settings; a setting that the variant does not have is refused."""
+        """The inverse of `to_dict`.
+
+        Raises:
+            GraphAttentionError: the variant does not have one of the settings.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in known:
@@ -111,21 +103,15 @@ class VariantConfig:
         return finite_number(name, value)
 
     def _checked_trainable(self, names: Any) -> tuple[str, ...]:
-        allowed = f"a sequence of names out of {', '.join(self.scalars)}"
-        if not is_sequence(names):
+        if not is_sequence(names) or any(name not in self.scalars for name in names):
+            allowed = f"a sequence of names out of {', '.join(self.scalars)}"
             remedy = f"Write trainable=({names!r},)." if isinstance(names, str) else ""
             raise refusal("trainable", names, allowed, remedy)
-        for name in names:
-            if not isinstance(name, str) or name not in self.scalars:
-                raise refusal("trainable", tuple(names), allowed)
         return tuple(dict.fromkeys(names))
 
     def _checked_layers(self, layers: Any) -> tuple[int, ...]:
-        allowed = "None for all layers, or one or more integers"
-        if not is_sequence(layers) or len(layers) == 0:
-            raise refusal("layers", layers, allowed)
-        if not all(is_integer(layer) and abs(layer) <= sys.maxsize for layer in layers):
-            raise refusal("layers", tuple(layers), allowed)
+        if not is_sequence(layers) or not layers or not all(map(is_integer, layers)):
+            raise refusal("layers", layers, "None for all layers, or one or more integers")
         return tuple(int(layer) for layer in layers)
 
 
@@ -139,7 +125,18 @@ def is_sequence(value: object) -> bool:
 
 
 def finite_number(name: str, value: Any) -> float:
-    """`value` as a float, if it is a number that float32, the scalars' dtype, can hold."""
+    """Read a setting.
+
+    Args:
+        name: the setting's name.
+        value: the user's value.
+
+    Returns:
+        The value as a float.
+
+    Raises:
+        GraphAttentionError: it is no number that float32, the scalars' dtype, can hold.
+    """
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # of an integer of hundreds of digits
             if abs(float(value)) <= torch.finfo(torch.float32).max:
@@ -149,8 +146,8 @@ def finite_number(name: str, value: Any) -> float:
 
 def every_value(attend: Attend, value: Tensor) -> Tensor:
     """The values of all keys, (B, H, Nk, D): without a cache they are those of the rows."""
-    every = attend.every_value
-    return value if every is None else one_per_query_head(every, value)
+    cached = attend.every_value
+    return value if cached is None else one_per_query_head(cached, value)
 
 
 def attend_all(attend: Attend, x: Tensor) -> Tensor:
@@ -189,9 +186,9 @@ class GraphFilter(nn.Module):
 
     A learned scalar is a `nn.Parameter` of shape (num_heads,). It stays float32 when the model is
     cast to a smaller dtype, since steps of 2e-5 vanish in bfloat16; under `model.double()` it is
-    float64. A fixed scalar is a plain number
-    or, if it differs between heads, a buffer that is not in the state dict. Under tensor
-    parallelism these tensors are DTensors: a filter reads them with `own` and `scalar`.
+    float64. A fixed scalar is a plain number or, if it differs between heads, a buffer that is not
+    in the state dict. Under tensor parallelism these tensors are DTensors: a filter reads them with
+    `own` and `scalar`.
     """
 
     # The backends that can compute it, in the order in which "auto" prefers them.
@@ -202,12 +199,12 @@ class GraphFilter(nn.Module):
         "flex_attention",
         "delegate",
     )
-    # Its own kernels, by the backend that runs them; the other backends compute `attend`.
+    # The variant's kernels, by the backend that runs them; the other backends compute `attend`.
     kernels: ClassVar[Mapping[str, Kernel]] = {}
     # Whether it reads the values of the first layer of its stack, `attend.inputs.first`.
     reads_first: ClassVar[bool] = False
-    backend: str = "auto"  # what the user asked for; set by `patch_model`
-    operands: int = 0  # calls of `attend` after the first; a cache keeps what they are given
+    backend: str = "auto"  # the user's choice; set by `patch_model`
+    operands: int = 0  # calls of `attend` after the first; a cache keeps their arguments
     stack: str = ""  # the layers that it is one of; set by `patch_model` where `reads_first`
     begins: bool = False  # whether its layer is the first of them
     is_shared: bool = False  # whether each process has a part of the heads; set by `share_heads`
@@ -226,7 +223,15 @@ class GraphFilter(nn.Module):
                 setattr(self, name, value)
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        """`H V`, (B, H, N, D), from `attend(x) = A x` and the values, (B, H, N, D)."""
+        """The filter's formula.
+
+        Args:
+            attend: x -> A x, both (B, H, N, D).
+            value: V, (B, H, N, D).
+
+        Returns:
+            `H V`, (B, H, N, D).
+        """
         raise NotImplementedError
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
@@ -239,7 +244,7 @@ class GraphFilter(nn.Module):
         return self(*attend.on_identity(value))
 
     def fits(self, backend: str, inputs: AttentionInputs) -> bool:
-        """Whether "auto" may use this backend for this call; a kernel of its own has limits."""
+        """Whether "auto" may use this backend for this call; the variant's kernels have limits."""
         kernel = self.kernels.get(backend)
         return kernel is None or kernel.fits(inputs)
 
@@ -260,12 +265,12 @@ class GraphFilter(nn.Module):
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         values = value if isinstance(value, tuple) else (value,)
         if len(values) > self.num_heads or self.num_heads % len(values):
-            own = (values[:1] * self.num_heads + values[1:])[-self.num_heads :]
+            example = (values[:1] * self.num_heads + values[1:])[-self.num_heads :]
             raise refusal(
                 name,
                 value,
                 f"one number, or as many as divide the layer's {self.num_heads} heads evenly",
-                f"Give each head its own: {name}={own}.",
+                f"Give each head its own: {name}={example}.",
             )
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(
             self.num_heads // len(values)
@@ -282,10 +287,46 @@ class GraphFilter(nn.Module):
         fixed = {n: b for n, b in self._buffers.items() if n in scalars and b is not None}
         super()._apply(precise, recurse)
         for name, before in fixed.items():
-            # `model.to_empty(...)` calls this too, and no state dict has these to bring them back.
+            # `model.to_empty(...)` calls this too, and no state dict restores these buffers.
             after: Any = self._buffers[name]
             if after is not before:
                 value = getattr(self.variant_config, name)
                 with torch.no_grad():
                     after.copy_(self._per_head(name, value) if before.is_meta else before)
         return self
+
+
+class TokenFilter(GraphFilter):
+    """One layer's filter of tokens. A learned scalar is a `nn.Parameter` of shape (C,)."""
+
+    def forward(self, attend: Attend, value: Tensor) -> Tensor:
+        """The filtered tokens, (B, 1, N, C), from the tokens and their attention to themselves."""
+        raise NotImplementedError
+
+    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
+        """`A`, (B, H, N, N), of the layer's attention, which stays plain."""
+        return attend.matrix
+
+    def scalar(self, name: str) -> float | Tensor:
+        """A scalar in the shape that multiplies (B, 1, N, C): a number, or a tensor (C,)."""
+        value: float | Tensor = self.own(name)
+        return value
+
+
+def refuse_tokens(config: VariantConfig, where: str) -> None:
+    """Refuse the config of a filter of tokens.
+
+    Args:
+        config: the user's config.
+        where: what can have filters of attention alone, for the message.
+
+    Raises:
+        GraphAttentionError: the config is that of a filter of tokens.
+    """
+    if config.place:
+        raise refusal(
+            "config",
+            config,
+            f"a filter of attention in {where}, since variant {config.variant!r} filters tokens "
+            f"after attention, in transformers models",
+        )

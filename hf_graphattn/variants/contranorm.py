@@ -24,9 +24,16 @@ from torch.nn.functional import normalize
 
 from hf_graphattn.backends import make
 
-from .base import Attend, GraphFilter, VariantConfig, combination, setting
+from .base import (
+    TOKENS_TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    TokenFilter,
+    VariantConfig,
+    combination,
+    setting,
+)
 from .registry import register
-from .tokens import TRAINABLE_HELP, TokenFilter
 
 
 @register("contranorm")
@@ -45,7 +52,7 @@ class ContraNormConfig(VariantConfig):
     place: ClassVar[str] = "norm"
 
     scale: float = setting(0.01, "how far each token moves away from those that are like it")
-    trainable: tuple[str, ...] = setting((), TRAINABLE_HELP, kw_only=True)
+    trainable: tuple[str, ...] = setting((), TOKENS_TRAINABLE_HELP, kw_only=True)
 
     def build(self, num_heads: int) -> GraphFilter:
         return ContraNormFilter(self, num_heads)

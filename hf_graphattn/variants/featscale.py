@@ -18,10 +18,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import Attend, GraphFilter, VariantConfig, combination, setting
+from .base import (
+    TOKENS_TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    TokenFilter,
+    VariantConfig,
+    combination,
+    setting,
+)
 from .registry import register
 from .shaped import uniform
-from .tokens import TRAINABLE_HELP, TokenFilter
 
 
 @register("featscale")
@@ -41,7 +48,7 @@ class FeatScaleConfig(VariantConfig):
 
     dc: float = setting(0.0, "how much more weight the mean of the tokens gets")
     hf: float = setting(0.0, "how much more weight gets what is not the mean of the tokens")
-    trainable: tuple[str, ...] = setting(("dc", "hf"), TRAINABLE_HELP, kw_only=True)
+    trainable: tuple[str, ...] = setting(("dc", "hf"), TOKENS_TRAINABLE_HELP, kw_only=True)
 
     def build(self, num_heads: int) -> GraphFilter:
         return FeatScaleFilter(self, num_heads)

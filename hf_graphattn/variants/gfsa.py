@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels.combination import Scalar
+from hf_graphattn.kernels.base import Scalar
 
 from .base import TRAINABLE_HELP, GraphFilter, VariantConfig, is_integer, setting
 from .polynomial import PassesFilter

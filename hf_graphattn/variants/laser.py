@@ -87,9 +87,9 @@ class LASERFilter(GraphFilter):
         greatest = clamped.detach().amax(-2, keepdim=True)
         raised = (clamped - greatest).exp().to(value.dtype)
         total = attend_all(attend, raised).to(precise)
-        nothing = total == 0.0
-        logarithm = total.masked_fill(nothing, 1.0).log() + greatest
-        return logarithm.masked_fill(nothing, 0.0).to(value.dtype)
+        hidden = total == 0.0
+        logarithm = total.masked_fill(hidden, 1.0).log() + greatest
+        return logarithm.masked_fill(hidden, 0.0).to(value.dtype)
 
     def matrix(self, attend: Attend, value: Tensor) -> Tensor:
         """Raise `GraphAttentionError`: no matrix times the values is the output."""

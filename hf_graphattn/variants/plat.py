@@ -13,7 +13,7 @@ factor, eps^((p - 2) / 2): at eps = 1e-3 it is 5.62 for p = 1.5 and 0.178 for p 
 Nor is it proven that this map lowers the p-Dirichlet functional. Theorem 3.4 says so of the outputs
 of layers, for any p, but an exact step of the flow also has a term in v_x, which eq. 12 drops.
 
-The map is not linear in the values, so passes of attention cannot compute it: `kernels/plat` does.
+The map is not linear in the values, so passes of attention cannot compute it: `kernels.plat` does.
 Attention dropout acts on A, before the factor.
 """
 
@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels import plat
+from hf_graphattn.kernels import plat, plat_triton
+from hf_graphattn.kernels.base import Kernel
 
 from .base import (
     Attend,
@@ -84,25 +85,26 @@ class PLaTConfig(VariantConfig):
         return PLaTFilter(self, num_heads)
 
     def _checked_scalar(self, name: str, value: Any) -> float | tuple[float, ...]:
-        if is_sequence(value):
-            if len(value) == 0:
-                raise refusal(name, value, "one number, or several")
-            return tuple(_exponent(name, item) for item in value)
-        return _exponent(name, value)
-
-
-def _exponent(name: str, value: Any) -> float:
-    if not -MOST <= finite_number(name, value) <= MOST:
-        allowed = f"from -{MOST} to {MOST}: float32 holds the factor of values up to 65000 apart"
-        raise refusal(name, value, allowed)
-    return float(value)
+        exponents = tuple(value) if is_sequence(value) else (value,)
+        if not exponents or not all(-MOST <= finite_number(name, p) <= MOST for p in exponents):
+            raise refusal(
+                name,
+                value,
+                f"one number or several, from -{MOST} to {MOST}: float32 holds the factor of "
+                f"values up to 65000 apart",
+            )
+        numbers = tuple(float(p) for p in exponents)
+        return numbers if is_sequence(value) else numbers[0]
 
 
 class PLaTFilter(GraphFilter):
     """The filter of `PLaTConfig`. Its kernels read the attention's inputs instead of `A x`."""
 
-    kernels = plat.KERNELS
-    backends = (*plat.KERNELS, "eager")
+    kernels: ClassVar = {
+        "triton": Kernel(plat_triton.triton, plat_triton.fits),
+        "blockwise": Kernel(plat.blockwise),
+    }
+    backends = (*kernels, "eager")
 
     def __init__(self, config: PLaTConfig, num_heads: int) -> None:
         super().__init__(config, num_heads)

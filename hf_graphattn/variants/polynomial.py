@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels import polynomial
-from hf_graphattn.kernels.combination import Scalar
+from hf_graphattn.kernels.base import Kernel, Scalar
 
 from .base import (
     TRAINABLE_HELP,
@@ -26,7 +26,6 @@ from .base import (
     GraphFilter,
     VariantConfig,
     finite_number,
-    is_integer,
     is_sequence,
     setting,
 )
@@ -70,12 +69,10 @@ class PolynomialConfig(VariantConfig):
         plain attention at a = 0, degree = 1.
 
         Raises:
-            GraphAttentionError: `a` is not from 0 to 1, or `degree` is no integer above 0.
+            GraphAttentionError: `a` is not from 0 to 1, or `degree` is below 1.
         """
         if not 0.0 <= finite_number("a", a) <= 1.0:
             raise refusal("a", a, "a number from 0 to 1")
-        if not is_integer(degree) or degree < 1:
-            raise refusal("degree", degree, "an integer of at least 1")
         first = (a * (1.0 - a) ** k for k in range(degree))
         return cls(**{"coefficients": (*first, (1.0 - a) ** degree)} | settings)
 
@@ -89,9 +86,9 @@ class PolynomialConfig(VariantConfig):
 
 
 class PassesFilter(GraphFilter):
-    """A filter `sum_k c_k A^k`, of one pass of attention a degree, or of one of its kernels."""
+    """A filter `sum_k c_k A^k`, of one pass of attention a degree, or of a kernel."""
 
-    kernels = polynomial.KERNELS
+    kernels: ClassVar = {"shared": Kernel(polynomial.blockwise, polynomial.fits)}
     backends = ("shared", *GraphFilter.backends)
 
     def weights(self) -> list[Scalar]:
@@ -99,13 +96,10 @@ class PassesFilter(GraphFilter):
         raise NotImplementedError
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        # A function is enough to attend by: only backends have a name.
+        # A plain function may stand for `attend`: only backends have a name.
         kernel, weights = self.kernels.get(getattr(attend, "name", "")), self.weights()
-        if kernel and kernel.fits(attend.inputs):
-            if attend.every_value is None:
-                return kernel.compute(attend.inputs, value, weights)
-            if kernel.stores and attend.store:
-                return kernel.compute(attend.inputs, value, weights, store=attend.store)
+        if kernel and kernel.fits(attend.inputs) and (attend.every_value is None or attend.store):
+            return kernel.compute(attend.inputs, value, weights, store=attend.store)
         return polynomial.naive(attend, value, weights)
 
 

@@ -28,7 +28,8 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
         is_name = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)
         if not is_name or name == "none":
             raise refusal("a variant's name", name, "lower-case letters, digits and _, not 'none'")
-        if not _is_frozen_dataclass(cls):
+        # Without a decorator of its own, the fields that a class adds would not be fields.
+        if not issubclass(cls, VariantConfig) or "__dataclass_params__" not in vars(cls):
             raise refusal(
                 f"the config of variant {name!r}",
                 cls,
@@ -41,17 +42,16 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
                 f"{cls.__module__}. Give one of them another name."
             )
         fields = [field.name for field in dataclasses.fields(cls)]
-        for scalar in cls.scalars:
-            if scalar not in fields:
-                allowed = f"names of its fields: {', '.join(fields)}"
-                raise refusal(f"'scalars' of variant {name!r}", cls.scalars, allowed)
-        own = vars(cls)  # a class that it derives from has a name and a colour of its own
-        colour = own.get("colour")
+        if not set(cls.scalars) <= set(fields):
+            allowed = f"names of its fields: {', '.join(fields)}"
+            raise refusal(f"'scalars' of variant {name!r}", cls.scalars, allowed)
+        attributes = vars(cls)  # without those of a variant that it derives from
+        colour = attributes.get("colour")
         taken = {other.colour: other.variant for other in _CONFIGS.values()}
         if colour is not None and colour in taken:
             allowed = f"a place that no other variant has; this is {taken[colour]}'s"
             raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
-        cls.variant, cls.title, cls.colour = name, own.get("title", name), colour
+        cls.variant, cls.title, cls.colour = name, attributes.get("title", name), colour
         _CONFIGS[name] = cls
         return cls
 
@@ -82,11 +82,3 @@ def variant_from_dict(saved: dict[str, Any]) -> VariantConfig:
 def variant_to_dict(config: VariantConfig) -> dict[str, Any]:
     """The inverse of `variant_from_dict`, in JSON values."""
     return {"variant": config.variant, "settings": config.to_dict()}
-
-
-def _is_frozen_dataclass(cls: object) -> bool:
-    """Whether the class itself was made a dataclass: what it adds to its parent's is a field."""
-    if not (isinstance(cls, type) and issubclass(cls, VariantConfig)):
-        return False
-    own = "__dataclass_params__" in vars(cls)
-    return own and dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]

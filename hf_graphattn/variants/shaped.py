@@ -34,7 +34,7 @@ from .registry import register
 # An additive mask hides a key by so much or less, since exp(-1000) is 0 in every dtype. What is
 # above is a position bias. It makes A uneven, but not U.
 HIDES = -1e3
-# What arguments hide that only the architecture's own attention knows is not known here.
+# Not `delegate`: the keys that an argument of the architecture's own attention hides are unknown.
 BACKENDS = tuple(name for name in GraphFilter.backends if name != DELEGATE)
 
 

@@ -71,7 +71,8 @@ class Call:
 
 @st.composite
 def calls(draw: Any, variant: str, backend: str) -> Call:
-    batch, length = draw(st.integers(0, 3)), draw(st.integers(1, 20))
+    fewest = 1 if backend == "flex_attention" else 0  # torch's takes no empty batch under a mask
+    batch, length = draw(st.integers(fewest, 3)), draw(st.integers(1, 20))
     groups, kv_heads = draw(st.sampled_from([1, 1, 2, 3])), draw(st.integers(1, 3))
     heads = groups * kv_heads
     extra_keys = draw(st.sampled_from([0] * 9 + [1, 5]))
@@ -220,12 +221,8 @@ def gradients(out: Tensor, leaves: list[Tensor], upstream: Tensor) -> Any:
 
 
 def refuses(call: Call) -> bool:
-    """Whether the kernel that was asked for takes no such dtype, or no empty batch."""
-    without = {
-        "triton": call.dtype == torch.float64,
-        "flex_attention": call.batch == 0,
-    }
-    return without.get(call.backend, False)
+    """Whether the kernel that was asked for takes no such dtype."""
+    return call.backend == "triton" and call.dtype == torch.float64
 
 
 def compare(got: Any, wanted: Any, call: Call) -> None:

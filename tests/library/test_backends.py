@@ -38,7 +38,6 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Each of them, able to run and to differentiate here."""
     request.getfixturevalue("flash_attn")
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *qkv: None)
-    monkeypatch.setattr(flex, "WITHOUT_BACKWARD", ())
     yield request.param
     torch._dynamo.reset()
 
@@ -94,12 +93,6 @@ def test_it_computes_what_the_kept_matrix_does(backend: str, case: str) -> None:
         ):
             assert got.dtype == dtype
             assert error(got, expected.double()) < tolerance
-
-
-def test_flex_attention_refuses_an_empty_batch() -> None:
-    query, key, x = (each[:0] for each in states(3, 7))
-    with refused("the batch", FLEX, "empty", "'sdpa'"):
-        make(FLEX, AttentionInputs(query, key, None, False, 0.7, 0.0))(x)
 
 
 @pytest.mark.parametrize("kind", ["additive", "additive_full"])
@@ -208,21 +201,18 @@ def test_refused_at_patch_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with untouched(model), refused(FLASH, "flash_attn", "pip install flash-attn", "'sdpa'"):
         ga.patch_model(model, CONFIG, backend=FLASH)
     monkeypatch.setitem(sys.modules, "flash_attn", StandIn())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with untouched(model), refused("backend", f"'{FLASH}'", "CUDA", "'sdpa'"):
-        ga.patch_model(model, CONFIG, backend=FLASH)
     for name in (FLASH, FLEX):
         with untouched(model), refused("backend", f"'{name}'", "blockwise", "eager"):
             ga.patch_model(model, ga.PLaTConfig(), backend=name)
     ga.patch_model(model, CONFIG, backend="sdpa")  # the remedy that they name
 
 
-def test_flex_attention_refuses_dropout_and_a_backward_on_the_cpu() -> None:
+def test_flex_attention_refuses_dropout() -> None:
     model = ga.patch_model(MODELS["BERT"](attention_probs_dropout_prob=0.1), CONFIG, backend=FLEX)
     batch = inputs(model)
     with refused(FLEX, "dropout", "0.1", "'sdpa'"):
         model.train()(**batch)
-    with refused(FLEX, "'cpu'", "backward", "torch.no_grad()", "'sdpa'"):
+    with pytest.raises(NotImplementedError, match="backward on CPU"):  # torch's
         model.eval()(**batch)
     with torch.no_grad():
         model(**batch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from torch.nn import functional
 
 import hf_graphattn as ga
 from hf_graphattn.backends import DELEGATE
+from hf_graphattn.kernels import plat
 
 HEADS, LENGTH, WIDTH = 4, 11, 32
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
@@ -76,8 +76,7 @@ def test_masks_may_lack_the_batch_and_the_heads(
     config: ga.VariantConfig, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where heads are computed one after another."""
-    blocks = sys.modules["hf_graphattn.kernels.plat.blockwise"]
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 50)
+    monkeypatch.setattr(plat, "BLOCK_ELEMENTS", 50)
     torch.manual_seed(0)
     graph_filter = config.build(3)
     given = [torch.randn(2, 3, 7, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)]

@@ -20,9 +20,9 @@ from torch import Tensor
 import hf_graphattn as ga
 from hf_graphattn import backends
 from hf_graphattn.backends import AttentionInputs, attention_matrix, choose, make
-from hf_graphattn.backends.triton import TritonAttention
-from hf_graphattn.kernels import plat
-from hf_graphattn.kernels.plat.triton import Block, precision
+from hf_graphattn.backends.kernels import TritonAttention
+from hf_graphattn.kernels import plat, plat_triton
+from hf_graphattn.kernels.plat_triton import Block, precision
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="Triton is published for Linux alone"
@@ -60,7 +60,7 @@ def results(form, tensors, mask, causal, probe, **settings) -> list[Tensor]:  # 
 
 
 def by_triton(inputs: AttentionInputs, value: Tensor, p: Tensor, eps: float, **settings) -> Tensor:  # type: ignore[no-untyped-def]
-    return plat.triton(inputs, every(value), p, eps, **settings)
+    return plat_triton.triton(inputs, every(value), p, eps, **settings)
 
 
 def check(  # type: ignore[no-untyped-def]
@@ -206,7 +206,7 @@ def test_fewer_heads_of_keys_and_values(causal: bool) -> None:
     own, other = leaves(query, key, value, p), leaves(query, key, value, p)
     # Values of the rows are one a query head: the same tensor, repeated.
     repeated = own[2].repeat_interleave(3, dim=1)
-    got = plat.triton(
+    got = plat_triton.triton(
         inputs_of(own[0], own[1], None, causal), plat.Values(own[2], repeated), own[3], 1e-2,
         SMALL,
     )  # fmt: skip
@@ -282,7 +282,7 @@ def test_new_tokens_against_all_keys() -> None:
     mask = torch.ones(21, 21, dtype=torch.bool).tril()[-4:].expand(2, 1, 4, 21)
     values = plat.Values(every=value, rows=value[:, :, -4:])
     inputs = inputs_of(query[:, :, -4:], key, mask, False)
-    got = plat.triton(inputs, values, exponents(2), 1e-2, SMALL)
+    got = plat_triton.triton(inputs, values, exponents(2), 1e-2, SMALL)
     whole = naive(inputs_of(query, key, None, True), value, exponents(2), 1e-2)
     torch.testing.assert_close(got, whole[:, :, -4:], atol=1e-5, rtol=1e-4)
 
@@ -330,14 +330,13 @@ def test_a_filter_under_the_backend() -> None:
         (torch.empty(2, 2, 5, 16, dtype=torch.float64), "dtype.*float64.*bfloat16.*blockwise"),
         (torch.empty(2, 2, 5, 160), "head width.*160.*at most 128"),
         (torch.empty(2**15, 2, 1, 1), "batch times heads.*65536.*at most 65535"),
-        (torch.empty(2, 2, 5, 16, device="meta"), "device.*meta.*cpu"),
     ],
 )
 def test_what_it_does_not_take_is_refused(query: Tensor, expected: str) -> None:
     inputs = inputs_of(query, query, None, False)
     with pytest.raises(ga.GraphAttentionError, match=expected):
         ga.PLaTConfig().build(2)(make("triton", inputs), query)
-    assert query.is_meta or not ga.PLaTConfig().build(2).fits("triton", inputs)
+    assert not ga.PLaTConfig().build(2).fits("triton", inputs)
 
 
 def test_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,10 +356,10 @@ def test_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_report_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     supported = ga.PLaTConfig().build(2).backends
-    monkeypatch.setattr("hf_graphattn.backends.triton._missing", lambda: None)
+    monkeypatch.setattr("hf_graphattn.backends.kernels._obstacle", lambda: None)
     name, why = backends.explain("auto", supported, "cuda")
     assert (name, why) == ("triton", "auto; blockwise where the kernels do not fit")
-    monkeypatch.setattr("hf_graphattn.backends.triton._missing", lambda: "no Triton")
+    monkeypatch.setattr("hf_graphattn.backends.kernels._obstacle", lambda: "no Triton")
     assert backends.explain("auto", supported, "cuda")[0] == "blockwise"
 
 

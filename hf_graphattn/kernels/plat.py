@@ -1,6 +1,9 @@
-"""p-LaT in blocks of query rows, forward and backward by hand: memory linear in the length.
+"""p-LaT: the reference, which forms every matrix whole, and blocks of query rows.
 
-For a block of rows x, with A0 the softmax, m the dropout mask over its keep rate, A = A0 m, and
+    out_x = sum_y A_xy f_xy v_y,    f_xy = (|v_x - v_y|^2 + eps)^((p - 2) / 2)
+
+`blockwise` computes the forward and the backward by hand, with memory linear in the length. For a
+block of rows x, with A0 the softmax, m the dropout mask over its keep rate, A = A0 m, and
 u_xy = |v_x - v_y|^2 + eps, c = (p - 2) / 2:
 
     W = A u^c,   out = W V
@@ -20,7 +23,7 @@ small enough for the processor's cache, and under causality it skips the later k
 Everything is computed in float32 (float64 for float64 states), outside autocast. The squared
 distance is one product of width D + 2, `[-2 x, |x|^2, 1] . [y, 1, |y|^2]`. It is made in units of
 its rounding error, at most, where x and y are alike: what is then not above 1 is taken as 0, so
-that equal values are at distance 0 (see `naive.distance_factor`).
+that equal values are at distance 0 (see `distance_factor`).
 """
 
 from __future__ import annotations
@@ -37,14 +40,75 @@ from torch.nn.functional import threshold
 from torch.utils.checkpoint import checkpoint
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
-from hf_graphattn.kernels.parts import Part, part_of, parts, row_blocks
 
-from .naive import ROUNDING, Values, naive
+from .base import Part, part_of, parts, row_blocks
 
+# The rounding error of |x|^2 + |y|^2 - 2 x.y, at most, in units in the last place of |x|^2 + |y|^2.
+ROUNDING = 8
 # The fastest from 64 to 256 rows and 2**20 to 2**22 elements, at 512 to 4096 tokens.
 BLOCK_ROWS = 128
 BLOCK_ELEMENTS = 2**22  # of one block's matrix (B, H, rows, Nk): 16 MB in float32
 KEPT_ELEMENTS = 2**23  # whole matrices of at most so many are kept for the backward
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values that a kernel reads.
+
+    Attributes:
+        every: those of all keys, (B, H, Nk, D).
+        rows: those of A's rows, (B, H, rows, D): of all keys, of a block of them or, in cached
+            generation, of the new tokens.
+    """
+
+    every: Tensor
+    rows: Tensor
+
+
+def naive(matrix: Tensor, values: Values, p: float | Tensor, eps: float) -> Tensor:
+    """The reference of p-LaT.
+
+    Args:
+        matrix: A after dropout, (B, H, rows, Nk).
+        values: the values of the keys and of the rows.
+        p: a number or (H, 1, 1).
+        eps: added to the squared distance.
+
+    Returns:
+        The output, (B, H, rows, D).
+    """
+    return (weights(matrix, values, p, eps) @ values.every).to(values.every.dtype)
+
+
+def weights(matrix: Tensor, values: Values, p: float | Tensor, eps: float) -> Tensor:
+    """`A * f`, (B, H, rows, Nk), in A's dtype."""
+    return matrix * distance_factor(values, p, eps).to(matrix.dtype)
+
+
+def distance_factor(values: Values, p: float | Tensor, eps: float) -> Tensor:
+    """`f`, (B, H, rows, Nk), in float32 (float64 for float64 values).
+
+    `|x - y|^2 = |x|^2 + |y|^2 - 2 x.y` loses digits by cancellation. So it is computed in float32
+    outside autocast; the values are centred first, since a common offset changes no distance but
+    costs digits; and a distance below the rounding error of the sum is taken as 0, so that equal
+    values (of a token and itself, of repeated tokens) are at distance 0. One row, as of a new token
+    in cached generation, is few enough for the differences themselves.
+    """
+    precise = torch.promote_types(values.every.dtype, torch.float32)
+    with torch.autocast(values.every.device.type, enabled=False):
+        if values.rows.shape[-2] == 1:
+            between = values.rows.to(precise) - values.every.to(precise)
+            distance = torch.linalg.vector_norm(between, dim=-1).square().unsqueeze(-2)
+            return (distance + eps) ** ((p - 2.0) / 2.0)
+        every = values.every.to(precise)
+        centre = every.mean(dim=-2, keepdim=True).detach()
+        x, y = values.rows.to(precise) - centre, every - centre
+        squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2)
+        distance = torch.baddbmm(
+            squares.flatten(0, 1), x.flatten(0, 1), y.flatten(0, 1).mT, alpha=-2.0
+        ).view(squares.shape)
+        noise = ROUNDING * torch.finfo(precise).eps * squares.detach()
+        return (distance.masked_fill(distance <= noise, 0.0) + eps) ** ((p - 2.0) / 2.0)
 
 
 def blockwise(
@@ -54,33 +118,53 @@ def blockwise(
     eps: float,
     block_rows: int | None = None,
 ) -> Tensor:
-    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p is a number or (H, 1, 1).
+    """p-LaT in blocks of query rows.
 
-    `block_rows` is the number of rows in a block, `BLOCK_ROWS` by default. A block has as many
-    heads and sequences as stay under `BLOCK_ELEMENTS`. The matrices are kept for the backward where
-    a whole one (B, H, Nq, Nk) is under `KEPT_ELEMENTS`.
+    A block has as many heads and sequences as stay under `BLOCK_ELEMENTS`. The matrices are kept
+    for the backward where a whole one (B, H, Nq, Nk) is under `KEPT_ELEMENTS`.
+
+    Args:
+        inputs: the attention's.
+        values: the values of the keys and of the rows.
+        p: a number or (H, 1, 1).
+        eps: added to the squared distance.
+        block_rows: how many rows a block has, by default `BLOCK_ROWS`.
+
+    Returns:
+        The output, (B, H, Nq, D).
     """
     if torch.compiler.is_compiling():
         return _traceable(inputs, values, p, eps)
     query, key, every, rows = inputs.query, inputs.key, values.every, values.rows
+    (batch, heads, length, _), keys = rows.shape, key.shape[-2]
     precise = torch.promote_types(query.dtype, torch.float32)
-    p = p.to(precise) if isinstance(p, Tensor) else query.new_full((1, 1, 1), p, dtype=precise)
+    p = torch.as_tensor(p, dtype=precise, device=query.device).view(1, -1, 1, 1)
     with torch.autocast(query.device.type, enabled=False):
-        if rows.shape[-2] == 1:  # a new token of cached generation
+        if length == 1:  # a new token of cached generation
             inputs = replace(inputs, query=query.to(precise), key=key.to(precise))
             values = Values(every.to(precise), rows.to(precise))
             return naive(attention_matrix(inputs), values, p, eps).to(every.dtype)
-        learned = p.requires_grad and torch.is_grad_enabled()
-        plan = _Plan.of(inputs, rows.shape, eps, learned, block_rows)
-        return _Blockwise.apply(plan, query, key, every, rows, inputs.mask, p.unsqueeze(0))
+        size = block_rows or max(16, min(BLOCK_ROWS, length, BLOCK_ELEMENTS // keys))
+        learns = torch.is_grad_enabled()
+        plan = _Plan(
+            causal=inputs.causal,
+            scaling=inputs.scaling,
+            dropout=inputs.dropout,
+            eps=eps,
+            learned=p.requires_grad and learns,
+            keep=learns and batch * heads * length * keys <= KEPT_ELEMENTS,
+            groups=parts(batch, heads, BLOCK_ELEMENTS // (size * keys)),
+            blocks=[
+                (block, slice(block.stop if inputs.causal else keys))
+                for block in row_blocks(length, size)
+            ],
+        )
+        return _Blockwise.apply(plan, query, key, every, rows, inputs.mask, p)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The arguments of `_Blockwise` that are not tensors, and what is computed at once.
-
-    groups: the sequences and heads of each group. blocks: the rows and keys of a group's blocks.
-    """
+    """The arguments of `_Blockwise` that are not tensors, and what is computed at once."""
 
     causal: bool
     scaling: float
@@ -89,28 +173,11 @@ class _Plan:
     learned: bool  # whether p has a gradient
     keep: bool  # whether the matrices are kept for the backward
     groups: list[Part]
-    blocks: list[tuple[slice, slice]]
-
-    @classmethod
-    def of(
-        cls,
-        inputs: AttentionInputs,
-        shape: torch.Size,
-        eps: float,
-        learned: bool,
-        block_rows: int | None,
-    ) -> _Plan:
-        batch, heads, length, _ = shape
-        keys, causal = inputs.key.shape[-2], inputs.causal
-        rows = block_rows or max(16, min(BLOCK_ROWS, length, BLOCK_ELEMENTS // keys))
-        keep = torch.is_grad_enabled() and batch * heads * length * keys <= KEPT_ELEMENTS
-        groups = parts(batch, heads, BLOCK_ELEMENTS // (rows * keys))
-        blocks = [(own, slice(own.stop if causal else keys)) for own in row_blocks(length, rows)]
-        return cls(causal, inputs.scaling, inputs.dropout, eps, learned, keep, groups, blocks)
+    blocks: list[tuple[slice, slice]]  # the rows and keys of a group's blocks
 
 
 class _Tensors(NamedTuple):
-    """The inputs of `_Blockwise`, or their gradients: None for a mask or a p that asks for none."""
+    """The inputs of `_Blockwise`, or their gradients: None for a mask or a p that needs none."""
 
     query: Tensor
     key: Tensor
@@ -138,41 +205,41 @@ class _Block(NamedTuple):
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *given: Any) -> Tensor:
-        tensors = _Tensors(*given)
+    def forward(ctx: Any, plan: _Plan, *inputs: Any) -> Tensor:
+        tensors = _Tensors(*inputs)
         device = tensors.query.device
         ctx.plan, ctx.seed = plan, int(torch.randint(2**62, ())) if plan.dropout > 0.0 else None
         random, keep = _generator(ctx.seed, device), plan.keep and any(ctx.needs_input_grad)
         out = torch.empty(tensors.rows.shape, dtype=tensors.p.dtype, device=device)
         kept: list[Tensor | None] = []
         for group in plan.groups:
-            states, found = _States(tensors.of(group), plan, random), out[group]
+            states, part = _States(tensors.of(group), plan, random), out[group]
             for rows, keys in plan.blocks:
                 block = states.block(rows, keys, keep)
-                found[:, :, rows] = block.weights @ states.every[:, :, keys]
+                part[:, :, rows] = block.weights @ states.every[:, :, keys]
                 kept += block if keep else ()
-        ctx.save_for_backward(*given, out, *kept)
+        ctx.save_for_backward(*inputs, out, *kept)
         return out.to(tensors.every.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         plan, saved = ctx.plan, ctx.saved_tensors  # under checkpointing they are read only once
-        (*given, out), kept = saved[:7], saved[7:]
+        (*inputs, out), kept = saved[:7], saved[7:]
         random = _generator(ctx.seed, grad.device)
         blocks = (_Block(*kept[i : i + 4]) for i in range(0, len(kept), 4))
-        asked = (True, True, True, True, *ctx.needs_input_grad[5:])
+        needed = (True, True, True, True, *ctx.needs_input_grad[5:])
         zeros: list[Any] = [
-            torch.zeros_like(x, dtype=out.dtype) if needed else None
-            for x, needed in zip(given, asked, strict=True)
+            torch.zeros_like(x, dtype=out.dtype) if need else None
+            for x, need in zip(inputs, needed, strict=True)
         ]
         sums = _Tensors(*zeros)
         with torch.autocast(grad.device.type, enabled=False):
             for group in plan.groups:
-                states = _States(_Tensors(*given).of(group), plan, random)
+                states = _States(_Tensors(*inputs).of(group), plan, random)
                 states.backward(grad[group].to(out.dtype), out[group], blocks, sums.of(group))
-        found = (None if g is None else g.to(x.dtype) for g, x in zip(sums, given, strict=True))
-        return (None, *found)
+        grads = (None if g is None else g.to(x.dtype) for g, x in zip(sums, inputs, strict=True))
+        return (None, *grads)
 
 
 def _generator(seed: int | None, device: torch.device) -> torch.Generator | None:
@@ -183,10 +250,10 @@ def _generator(seed: int | None, device: torch.device) -> torch.Generator | None
 class _States:
     """A group's inputs in the precision of the computation, and the distance's two factors."""
 
-    def __init__(self, given: _Tensors, plan: _Plan, random: torch.Generator | None) -> None:
-        p, self.mask, self.plan, self.random = given.p, given.mask, plan, random
+    def __init__(self, part: _Tensors, plan: _Plan, random: torch.Generator | None) -> None:
+        p, self.mask, self.plan, self.random = part.p, part.mask, plan, random
         self.power = (p - 2.0) / 2.0  # c, (1, H or 1, 1, 1)
-        self.query, self.key, self.every, rows = (x.to(p.dtype).contiguous() for x in given[:4])
+        self.query, self.key, self.every, rows = (x.to(p.dtype).contiguous() for x in part[:4])
         centre = self.every.mean(dim=-2, keepdim=True)  # a common offset changes no distance
         self.x, self.y = x, y = rows - centre, self.every - centre
         x_squares, y_squares = (z.square().sum(-1, keepdim=True) for z in (x, y))
@@ -245,16 +312,11 @@ def _traceable(inputs: AttentionInputs, values: Values, p: float | Tensor, eps: 
     length = values.rows.shape[-2]
     rows = max(1, KEPT_ELEMENTS // (batch * heads * keys))
     if rows >= length:
-        return _rows(inputs, values, p, eps, 0, length)
-    blocks = []
-    for start in range(0, length, rows):
-        stop = min(start + rows, length)
-        blocks.append(checkpoint(_rows, inputs, values, p, eps, start, stop, use_reentrant=False))
+        return naive(attention_matrix(inputs), values, p, eps)
+
+    def block(rows: slice) -> Tensor:
+        of_rows = Values(values.every, values.rows[:, :, rows])
+        return naive(attention_matrix(inputs, rows), of_rows, p, eps)
+
+    blocks = [checkpoint(block, b, use_reentrant=False) for b in row_blocks(length, rows)]
     return torch.cat(blocks, dim=-2)
-
-
-def _rows(
-    inputs: AttentionInputs, values: Values, p: float | Tensor, eps: float, start: int, stop: int
-) -> Tensor:
-    matrix = attention_matrix(inputs, slice(start, stop))
-    return naive(matrix, values.block(start, stop), p, eps)

@@ -8,17 +8,17 @@ keys. So no two programs add into the same place, and every run gives the same b
 
 from __future__ import annotations
 
-from functools import cache
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs
-from hf_graphattn.backends.triton import interpreted
+from hf_graphattn.backends.kernels import interpreted
 from hf_graphattn.errors import refusal
 
-from .naive import Values
+from .plat import Values
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 128  # the widest head, whose block fits into shared memory
@@ -60,19 +60,29 @@ def triton(
     eps: float,
     blocks: tuple[Block, Block] | None = None,
 ) -> Tensor:
-    """p-LaT of `values` under the attention of `inputs`, (B, H, Nq, D); p is a number or (H, 1, 1).
+    """p-LaT by Triton kernels.
 
     Keys and `values.every` may have fewer heads than the queries; they need not be repeated. The
     gradient of an additive mask is made whole, (B, H, Nq, Nk), before it is summed to the mask's
-    shape. `blocks` are those of the forward and of the backward, by default `default_blocks`.
+    shape.
+
+    Args:
+        inputs: the attention's.
+        values: the values of the keys and of the rows.
+        p: a number or (H, 1, 1).
+        eps: added to the squared distance.
+        blocks: those of the forward and of the backward, by default `default_blocks`.
+
+    Returns:
+        The output, (B, H, Nq, D).
 
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
     """
-    for what, given, allowed, within in limits(inputs.query):
+    for what, value, allowed, within in limits(inputs.query):
         if not within:
             remedy = "Patch with 'blockwise'."
-            raise refusal(f"the {what} under backend 'triton'", given, allowed, remedy)
+            raise refusal(f"the {what} under backend 'triton'", value, allowed, remedy)
     query, dtype = inputs.query, common(inputs.query, values.every)
     assert values.every.shape[-1] == query.shape[-1], "the kernels know one width"
     heads = query.shape[1]
@@ -104,17 +114,20 @@ def _seed(inputs: AttentionInputs) -> Tensor:
     return torch.randint(2**31, (1,), device=device)
 
 
-@cache
 def _kernels() -> Any:
-    from . import triton_kernels
+    from . import plat_triton_kernels
 
-    return triton_kernels
+    return plat_triton_kernels
 
 
-# The arguments of both operators, in the order of `_Call`.
+# The arguments of both operators; `forward` and `backward` are the blocks of these.
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor every, Tensor rows, Tensor? mask, Tensor p, Tensor seed, "
     "bool causal, float scaling, float dropout, float eps, int[] forward, int[] backward"
+)
+_Arguments = namedtuple(
+    "_Arguments",
+    "query key every rows mask p seed causal scaling dropout eps forward backward",
 )
 
 
@@ -123,17 +136,17 @@ ARGUMENTS = (
     mutates_args=(),
     schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The output, what its rounding lost, and each row's greatest score and 1 / sum, (B, H, Nq)."""
-    call = _Call(query, *rest[:-2])
-    made = _empty_forward(query)
-    call.launch("rows_forward", Block(*rest[-2]), made)
-    return made
+    inputs = _Arguments(*arguments)
+    outputs = _empty_forward(inputs.query)
+    _Call(inputs).launch("rows_forward", Block(*inputs.forward), outputs)
+    return outputs
 
 
 @_forward.register_fake
-def _(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return _empty_forward(query)
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    return _empty_forward(_Arguments(*arguments).query)
 
 
 @torch.library.custom_op(
@@ -144,14 +157,17 @@ def _(query: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor,
-    *rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of query, key, every and rows, of p by row (B, H, Nq), and dScores if asked."""
-    *others, _, backward, mask_gradient = rest
-    call, block = _Call(query, key, *others), Block(*backward)
-    grad = narrow(grad.to(query.dtype))
-    dq, dk, dv, dx, dp, ds = _empty_backward(query, key, mask_gradient)
+    grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """The gradients of query, key, every and rows, of p by row (B, H, Nq), and dScores.
+
+    The last argument, `mask_gradient`, tells whether dScores are made; else they are empty.
+    """
+    *shared, mask_gradient = arguments
+    inputs = _Arguments(*shared)
+    call, block = _Call(inputs), Block(*inputs.backward)
+    grad = narrow(grad.to(inputs.query.dtype))
+    dq, dk, dv, dx, dp, ds = _empty_backward(inputs, mask_gradient)
     delta = torch.empty_like(top)
     call.launch(
         "rows_backward", block, (grad, out, lost, top, norm, delta, dq, dx, dp, ds), grad,
@@ -163,24 +179,25 @@ def _backward(
 
 @_backward.register_fake
 def _(
-    grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, query: Tensor, key: Tensor,
-    *rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    return _empty_backward(query, key, rest[-1])
+    grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    *shared, mask_gradient = arguments
+    return _empty_backward(_Arguments(*shared), mask_gradient)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output, *inputs[:7])
-    ctx.settings = inputs[7:]
+    tensors, ctx.settings = inputs[:7], inputs[7:]
+    ctx.save_for_backward(*output, *tensors)
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _differentiate(ctx: Any, grad: Tensor, *ignored: Tensor) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors
-    mask, wanted = saved[8], ctx.needs_input_grad[4]
-    dq, dk, dv, dx, dp, ds = _backward(grad, *saved, *ctx.settings, wanted)
-    dmask = ds.sum_to_size(mask.shape).to(mask.dtype) if wanted else None
-    return (dq, dk, dv, dx, dmask, dp.sum((0, 2)), *[None] * 7)
+    *outputs, query, key, every, rows, mask, p, seed = ctx.saved_tensors
+    arguments = _Arguments(query, key, every, rows, mask, p, seed, *ctx.settings)
+    learned_mask = ctx.needs_input_grad[arguments._fields.index("mask")]
+    dq, dk, dv, dx, dp, ds = _backward(grad, *outputs, *arguments, learned_mask)
+    dmask = ds.sum_to_size(mask.shape).to(mask.dtype) if learned_mask else None
+    return (dq, dk, dv, dx, dmask, dp.sum((0, 2)), *[None] * 7)  # of seed and settings
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)
@@ -192,7 +209,8 @@ def _empty_forward(query: Tensor) -> tuple[Tensor, ...]:
     return out, lost, top, torch.empty_like(top)
 
 
-def _empty_backward(query: Tensor, key: Tensor, mask_gradient: bool) -> Any:
+def _empty_backward(inputs: _Arguments, mask_gradient: bool) -> Any:
+    query, key = inputs.query, inputs.key
     dq, dx, dk, dv = (empty_states(x) for x in (query, query, key, key))
     dp = query.new_empty(query.shape[:3], dtype=torch.float32)
     matrix = (*query.shape[:3], key.shape[2]) if mask_gradient else (0,)
@@ -226,14 +244,12 @@ def precision() -> str:
 class _Call:
     """One call's arguments, in the order in which the kernels take them.
 
-    A kernel takes `pointers`, tensors of its own, `strides` (of the output's gradient too, where it
+    A kernel takes `pointers`, other tensors, `strides` (of the output's gradient too, where it
     reads that), `numbers` and `constants`.
     """
 
-    def __init__(
-        self, query: Tensor, key: Tensor, every: Tensor, rows: Tensor, mask: Tensor | None,
-        p: Tensor, seed: Tensor, causal: bool, scaling: float, dropout: float, eps: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, inputs: _Arguments) -> None:
+        query, key, every, rows, mask, p, seed, causal, scaling, dropout, eps, *_ = inputs
         heads, width = query.shape[1], query.shape[3]
         groups, keys = key.shape[1:3]
         is_float32 = query.dtype == torch.float32
@@ -267,11 +283,11 @@ class _Call:
         self,
         name: str,
         block: Block,
-        others: tuple[Tensor, ...],
+        tensors: tuple[Tensor, ...],
         grad: Tensor | None = None,
         **constants: Any,
     ) -> None:
-        """Run a kernel; `others` are its own tensors, which follow those that all kernels take."""
+        """Run a kernel; `tensors` are those that follow the `pointers` of all kernels."""
         of_keys = name == "columns_backward"
         axes = ("KEY_BLOCK", "ROW_BLOCK") if of_keys else ("ROW_BLOCK", "KEY_BLOCK")
         constants |= self.constants | dict(zip(axes, block[:2], strict=True))
@@ -279,6 +295,6 @@ class _Call:
         batch, heads, tokens, _ = self.states[of_keys].shape
         with torch.cuda.device(self.device if self.device.type == "cuda" else -1):
             getattr(_kernels(), name)[-(-tokens // block.made), batch * heads](
-                *self.pointers, *others, *strides, *self.numbers, **constants,
+                *self.pointers, *tensors, *strides, *self.numbers, **constants,
                 num_warps=block.warps, num_stages=block.stages,
             )  # fmt: skip

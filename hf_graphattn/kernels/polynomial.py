@@ -1,6 +1,9 @@
-"""Polynomials in A in blocks of A, forward and backward by hand: memory linear in the length.
+"""Polynomials in A: passes of attention (`naive`), and blocks of A (`blockwise`).
 
     y_0 = V,   y_k = A y_(k-1),   out = sum_k c_k y_k
+
+`blockwise` computes the forward and the backward by hand, with memory linear in the length:
+
     d_K = c_K dO,   d_k = c_k dO + A^T d_(k+1),   dV = d_0,   dc_k = sum dO y_k
     dA = [d_1 | ... | d_K] [y_0 | ... | y_(K-1)]^T,   dScores = A (dA - rowsum(sum_k d_k y_k))
 
@@ -19,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,13 +30,31 @@ from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 from hf_graphattn.backends.sdpa import KEPT_STATES
-from hf_graphattn.kernels.combination import Scalar, combination
-from hf_graphattn.kernels.parts import Part, part_of, parts, row_blocks
 
-from .naive import naive
+from .base import Part, Scalar, combination, part_of, parts, row_blocks
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
 BLOCK_ELEMENTS = 2**20  # of a block's matrices, 4 MB in float32 a thread, or one head a thread
+
+
+def naive(
+    attend: Callable[[Tensor], Tensor], value: Tensor, coefficients: Sequence[Scalar]
+) -> Tensor:
+    """The reference: one pass of attention a degree.
+
+    Args:
+        attend: x -> A x.
+        value: V, (B, H, N, D).
+        coefficients: c_0, c_1 ...: each is a number or (H, 1, 1).
+
+    Returns:
+        `sum_k c_k A^k V`, (B, H, N, D).
+    """
+    powers = [value]
+    for _ in coefficients[1:]:
+        powers.append(attend(powers[-1]))
+    first, *others = zip(coefficients, powers, strict=True)
+    return combination(*others, first)  # from A V on, whose weight of 1 costs no pass
 
 
 def blockwise(
@@ -46,26 +66,36 @@ def blockwise(
     kept_states: int = KEPT_STATES,
     store: Callable[[int, Tensor], object] | None = None,
 ) -> Tensor:
-    """`sum_k c_k A^k V`, (B, H, N, D), without dropout; each c_k is a number or (H, 1, 1).
+    """The polynomial in blocks of A, without dropout.
 
-    `store` is given each y_k but the last, with k - 1, for cached generation; without gradients.
+    Args:
+        inputs: the attention's.
+        value: V, (B, H, N, D).
+        coefficients: c_0, c_1 ...: each is a number or (H, 1, 1).
+        block_rows: the most rows of a block, under causality.
+        block_elements: about how many elements a block has for each thread.
+        kept_states: A is kept for the backward if it is not larger than so many states.
+        store: called with k - 1 and y_k for each k >= 1 but the last, for cached generation;
+            without gradients.
+
+    Returns:
+        `sum_k c_k A^k V`, (B, H, N, D).
     """
     query, precise = inputs.query, torch.promote_types(inputs.query.dtype, torch.float32)
     batch, heads, length, width = query.shape
-    rows = max(1, min(block_rows, length) if inputs.causal else length)
+    rows = min(block_rows, length) if inputs.causal else length
     blocks = row_blocks(length, rows)
     # Heads for every thread: products of fewer, transposed, are many times slower.
-    at_once = max(1, block_elements // max(1, rows * length)) * torch.get_num_threads()
+    at_once = max(1, block_elements // (rows * length)) * torch.get_num_threads()
     elements = sum((block.stop - block.start) * block.stop for block in blocks)
     learns = torch.is_grad_enabled()
     keep = learns and elements <= kept_states * length * width
-    whole = learns or store is not None
-    plan = _Plan(inputs.causal, inputs.scaling, whole, keep, parts(batch, heads, at_once), blocks)
+    plan = _Plan(inputs.causal, inputs.scaling, keep, parts(batch, heads, at_once), blocks)
     scalars = (torch.as_tensor(c, dtype=precise, device=query.device) for c in coefficients)
-    of_heads = [c.view(1, -1, 1, 1) for c in scalars]
+    tensors: Any = (query, inputs.key, inputs.mask, value, *(c.view(1, -1, 1, 1) for c in scalars))
     if learns:
-        return _Blockwise.apply(plan, query, inputs.key, inputs.mask, value, *of_heads)
-    out, powers, _ = _forward(plan, query, inputs.key, inputs.mask, value, *of_heads)
+        return _Blockwise.apply(plan, *tensors)
+    out, powers, _ = _forward(plan, *tensors)
     if store is not None:
         for index, power in enumerate(powers[:-1]):
             store(index, power)
@@ -73,8 +103,11 @@ def blockwise(
 
 
 def fits(inputs: AttentionInputs) -> bool:
-    """Whether it computes the call: no dropout, tokens, no graph that must serve all lengths, and
-    none of torch.func's transforms, which take no gradient by hand."""
+    """Whether `blockwise` computes the call.
+
+    It has no dropout and needs tokens. It does not run in a graph that must serve all lengths, nor
+    in torch.func's transforms, which take no gradient by hand.
+    """
     traced = (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -87,24 +120,20 @@ def fits(inputs: AttentionInputs) -> bool:
 class _Plan:
     """The arguments of `_Blockwise` that are not tensors, and what is computed at once.
 
-    blocks: their rows, which see the keys up to the last of them.
+    A block has some rows, and the keys up to the last of these rows.
     """
 
     causal: bool
     scaling: float
-    whole: bool  # whether the powers of all parts are kept
     keep: bool  # whether A is kept for the backward
     parts: list[Part]
     blocks: list[slice]
 
-    def states(self, x: Tensor) -> torch.Size:
-        """The shape of the greatest part of states."""
-        return part_of(x, self.parts[0]).shape
-
-    def elements(self, x: Tensor) -> int:
-        """Of the greatest block of A."""
-        batch, heads, length, _ = self.states(x)
-        return batch * heads * length * self.blocks[0].stop
+    def space(self, x: Tensor) -> Tensor:
+        """Room for the greatest block of A of the states x, or of a part of them."""
+        batch, heads, length, _ = part_of(x, self.parts[0]).shape
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return x.new_empty(batch * heads * length * self.blocks[0].stop, dtype=dtype)
 
     def matrix(
         self, query: Tensor, key: Tensor, mask: Tensor | None, rows: slice, space: Tensor | None
@@ -124,26 +153,23 @@ def _shaped(space: Tensor, *shape: int) -> Tensor:
 def _forward(
     plan: _Plan, query: Tensor, key: Tensor, mask: Tensor | None, value: Tensor, *scalars: Tensor
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """(out, the powers y_1 ... y_K, the blocks of A), as far as the plan keeps them."""
+    """(out, the powers y_1 ... y_K, the blocks of A if the plan keeps them)."""
     precise = torch.promote_types(query.dtype, torch.float32)
-    new = partial(value.new_empty, dtype=precise)
-    powers = [new(value.shape) for _ in scalars[1:]] if plan.whole else []
-    # What is not kept is written to the same place in every part: it stays in the cache.
-    rooms = [] if plan.whole else [new(plan.states(value)) for _ in scalars[1:]]
-    space = None if plan.keep else new(plan.elements(value))
+    powers = [value.new_empty(value.shape, dtype=precise) for _ in scalars[1:]]
+    space = None if plan.keep else plan.space(query)
     out, kept = torch.empty_like(value), []
     with torch.autocast(query.device.type, enabled=False):
         for part in plan.parts:
             q, k, v = (part_of(x, part).to(precise).contiguous() for x in (query, key, value))
-            ys = [part_of(y, part) for y in powers] or [y[: len(v), : v.shape[1]] for y in rooms]
+            ys = [part_of(y, part) for y in powers]
             for rows in plan.blocks:
                 matrix = plan.matrix(q, k, part_of(mask, part), rows, space)
                 for x, y in pairwise((v, *ys)):
                     y[:, :, rows] = matrix @ x[:, :, : rows.stop]
                 if plan.keep:
                     kept.append(matrix)
-            own = (part_of(c, part) for c in scalars)
-            out[part] = combination(*zip(own, (v, *ys), strict=True))
+            weights = (part_of(c, part) for c in scalars)
+            out[part] = combination(*zip(weights, (v, *ys), strict=True))
     return out, powers, kept
 
 
@@ -151,21 +177,17 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, query, key, mask, value, *scalars: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         out, powers, kept = _forward(plan, query, key, mask, value, *scalars)
-        ctx.save_for_backward(query, key, mask, value, *powers, *scalars, *kept)
+        ctx.save_for_backward(query, key, mask, value, *scalars, *powers, *kept)
         ctx.plan = plan
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         plan, needed = ctx.plan, ctx.needs_input_grad[1:]
-        query, key, mask, value, *rest = ctx.saved_tensors
-        count = len(needed) - 4  # of scalars; there is one power less beside the values
-        powers, scalars, kept = (
-            rest[: count - 1],
-            rest[count - 1 : 2 * count - 1],
-            rest[2 * count - 1 :],
-        )
-        inputs = (query, key, mask, value, *scalars)
+        saved = list(ctx.saved_tensors)  # under checkpointing they are read only once
+        inputs, kept = saved[: len(needed)], saved[len(needed) :]
+        query, key, mask, value, *scalars = inputs
+        powers, kept = kept[: len(scalars) - 1], kept[len(scalars) - 1 :]
         if torch.is_grad_enabled():
             with torch.autocast(query.device.type, enabled=False):
                 return None, *_differentiable(plan, inputs, needed, grad)
@@ -181,22 +203,22 @@ class _Blockwise(torch.autograd.Function):
                     part_of(x, part).to(precise).contiguous()
                     for x in (grad, query, key, value, *powers)
                 ]
-                own = [part_of(x, part) for x in (mask, *scalars)]
-                _add(plan, states, own, matrices, [part_of(x, part) for x in sums])
-        found = (None if x is None else x.to(y.dtype) for x, y in zip(sums, inputs, strict=True))
-        return None, *found
+                shared = [part_of(x, part) for x in (mask, *scalars)]
+                _add(plan, states, shared, matrices, [part_of(x, part) for x in sums])
+        grads = (None if g is None else g.to(x.dtype) for g, x in zip(sums, inputs, strict=True))
+        return None, *grads
 
 
 def _add(
     plan: _Plan,
     states: list[Tensor],
-    own: list[Any],
+    shared: list[Any],
     kept: list[Tensor],
     sums: list[Tensor | None],
 ) -> None:
     """Add a part's gradients to `sums`: of query, key, mask, value and scalars."""
     grad, query, key, *powers = states
-    mask, *scalars = own
+    mask, *scalars = shared
     d_query, d_key, d_mask, d_value, *d_scalars = sums
     for power, total in zip(powers, d_scalars, strict=True):
         if total is not None:
@@ -205,7 +227,7 @@ def _add(
     q, k, *ys = (x.flatten(0, 1) for x in (query, key, *powers))
     before, after = torch.cat(ys[:-1], -1), torch.cat(ys[1:], -1)
     dq, dk = torch.empty_like(q), torch.zeros_like(k)
-    spaces = [query.new_empty(plan.elements(query)) for _ in range(2)]
+    spaces = plan.space(query), plan.space(query)
     for rows in reversed(plan.blocks):
         keys = slice(rows.stop)
         matrix = kept.pop() if kept else plan.matrix(query, key, mask, rows, spaces[0])
@@ -220,24 +242,21 @@ def _add(
         dk[:, keys].baddbmm_(scores.mT, q[:, rows])
         if d_mask is not None:
             d_mask += scores.view_as(matrix).sum_to_size(d_mask.shape)
-    for total, found in (
-        (d_query, dq.mul_(plan.scaling)),
-        (d_key, dk.mul_(plan.scaling)),
-        (d_value, ds[0]),
-    ):
+    grads = dq.mul_(plan.scaling), dk.mul_(plan.scaling), ds[0]
+    for total, part in zip((d_query, d_key, d_value), grads, strict=True):
         if total is not None:
-            total.copy_(found.unflatten(0, grad.shape[:2]))
+            total.copy_(part.unflatten(0, grad.shape[:2]))
 
 
 def _differentiable(
-    plan: _Plan, inputs: tuple[Any, ...], needed: tuple[bool, ...], grad: Tensor
+    plan: _Plan, inputs: list[Any], needed: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The backward in operations that torch can differentiate, for second derivatives."""
-    # Views of their own: what one of the inputs was made of another by is not part of this.
-    inputs = tuple(None if x is None else x.view_as(x) for x in inputs)
+    # New views: the graph by which one input was made of another is not differentiated here.
+    inputs = [None if x is None else x.view_as(x) for x in inputs]
     query, key, mask, value, *scalars = inputs
     matrix = attention_matrix(AttentionInputs(query, key, mask, plan.causal, plan.scaling, 0.0))
     out = naive(matrix.__matmul__, value, scalars)
     leaves = [x for x, need in zip(inputs, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(out, leaves, grad, create_graph=True))
-    return tuple(next(found) if need else None for need in needed)
+    grads = iter(torch.autograd.grad(out, leaves, grad, create_graph=True))
+    return tuple(next(grads) if need else None for need in needed)

@@ -1,4 +1,4 @@
-"""p-LaT's Triton kernels. `blockwise` says what they compute, `triton` calls them.
+"""p-LaT's Triton kernels. `plat` has the formulas, `plat_triton` launches the kernels.
 
 One program makes a block of rows (in `columns_backward`, of keys) of one head and sweeps the other
 axis, so that no N x N matrix is ever stored. Its own tokens are a tile's first axis: the matrix
@@ -10,7 +10,7 @@ float32 for float16, which cannot hold a weight at a small distance.
 States are read through the strides of (batch, head, token); their width is contiguous. What the
 kernels write is laid out as (B, N, H, D), the layout that the next layer needs.
 
-Importing this file needs Triton. Only `triton` imports it, at its first call.
+Importing this file needs Triton. Only `plat_triton` imports it, at its first call.
 """
 
 # mypy: ignore-errors
@@ -23,16 +23,16 @@ import math
 import triton
 import triton.language as tl
 
-from hf_graphattn.backends.triton import interpreted
+from hf_graphattn.backends.kernels import interpreted
 
-from .naive import ROUNDING
+from .plat import ROUNDING
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 LOG2_E = tl.constexpr(math.log2(math.e))
 # Triton's interpreter multiplies the bits of bfloat16 as if they were integers.
 INTERPRETED = tl.constexpr(interpreted())
 LN_2 = tl.constexpr(math.log(2.0))
-# 2^-23 is float32's unit in the last place: see `naive.distance_factor`.
+# 2^-23 is float32's unit in the last place: see `plat.distance_factor`.
 NOISE = tl.constexpr(ROUNDING * 2.0**-23)
 
 

@@ -18,7 +18,7 @@ from finetune.experiments.gather import TaskResult
 from hf_graphattn.diagnostics.palette import looks
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDY = ROOT / "docs" / "evidence" / "controls-ptb.json"
+STUDY = ROOT / "docs" / "evidence" / "controls-ptb-tuned.json"
 TIMES = ROOT / "benchmarks" / "results" / "attention-cpu.json"
 PAPERS = ("gfsa", "plat", "laplacian")  # whose attention was timed
 PUBLISHED = {"published gfsa": "gfsa", "published plat": "plat"}
@@ -49,11 +49,10 @@ def gains(axes: Any, task: TaskResult) -> None:
         axes.plot([low, high], [place, place], color=own.colour, linewidth=2.5)
         axes.plot(mean, place, "o", color=own.colour, markersize=7)
     axes.axvline(0, color="black", linewidth=1)
-    rate = "filter_learning_rate"
-    names = [f"{look[kinds[arm.name]].label}, at {arm.flags[rate]:g}" for arm, _ in rows]
+    names = [look[kinds[arm.name]].label for arm, _ in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.set_xlabel("perplexity: difference to plain attention, in % (less is better)")
-    axes.set_title("What they bring, by the scalars' learning rate: Penn Treebank", fontsize=10)
+    axes.set_title("What they bring: Penn Treebank, learning rate tuned", fontsize=10)
     axes.grid(axis="x", alpha=0.3)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from edges import product
 from tensors import close_values, error, every, inputs_of, leaves, mask_of
 from torch import Tensor
 
@@ -30,6 +31,9 @@ pytestmark = pytest.mark.skipif(
 NAMES = ("out", "query", "key", "values", "p")
 ORDERS = 8
 SMALL = (Block(16, 16), Block(16, 16))
+BLOCKS = ((37, 16, 16), (45, 16, 32), (41, 32, 16))  # length, and the sides of a block
+KINDS = ("none", "causal", "left", "right", "full", "additive")
+HALVES = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 
 
 @pytest.fixture(autouse=True)
@@ -109,9 +113,8 @@ def reordered(tensors, mask, causal, probe) -> list[Tensor]:  # type: ignore[no-
     ]
 
 
-@pytest.mark.parametrize("kind", ["none", "causal", "left", "right", "full", "additive"])
-@pytest.mark.parametrize(("length", "made", "swept"), [(37, 16, 16), (45, 16, 32), (41, 32, 16)])
-def test_forward_and_every_gradient(kind: str, length: int, made: int, swept: int) -> None:
+@pytest.mark.parametrize(("length", "made", "swept", "kind"), product(BLOCKS, KINDS))
+def test_forward_and_every_gradient(length: int, made: int, swept: int, kind: str) -> None:
     torch.manual_seed(length)
     tensors = [*states(2, length, 32), exponents(2)]
     blocks = (Block(made, swept), Block(swept, made))
@@ -163,7 +166,7 @@ def test_head_widths(width: int) -> None:
     check([*states(2, 35, width), exponents(2)], None, True, blocks=SMALL)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", ["causal", "left", "offset"])
 def test_half_precision(dtype: torch.dtype, kind: str) -> None:
     torch.manual_seed(0)
@@ -401,7 +404,7 @@ except ga.GraphAttentionError as error:
     assert "Triton is not installed" in done.stdout
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", HALVES)
 def test_the_gradient_of_the_queries_does_not_see_the_rounded_output(dtype: torch.dtype) -> None:
     """An even attention: dScores = T - A0 delta is small beside delta; its rounding would show."""
     torch.manual_seed(0)
@@ -414,7 +417,11 @@ def test_the_gradient_of_the_queries_does_not_see_the_rounded_output(dtype: torc
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "mask"), [("bfloat16", 64, "boolean"), ("float32", 128, "causal")]
+    ("dtype", "width", "mask"),
+    [
+        ("bfloat16", 64, "boolean"),
+        pytest.param("float32", 128, "causal", marks=pytest.mark.full),  # ten seconds
+    ],
 )
 def test_they_compile_for_a_gpu_and_fit_its_shared_memory_and_registers(
     dtype: str, width: int, mask: str

@@ -1,4 +1,4 @@
-"""Products of two axes that are orthogonal by contract: `make test` runs their edges alone."""
+"""What `make test` leaves to `make test-full`: of products of orthogonal axes all but the edges."""
 
 from __future__ import annotations
 
@@ -22,5 +22,14 @@ def product(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
         for j, column in enumerate(columns):
             behind = (i - j) % len(rows) if turned else (j - i) % len(columns)
             values = [x for x in (row, column) for x in (x if isinstance(x, tuple) else (x,))]
-            pairs.append(pytest.param(*values, marks=() if behind < EACH else pytest.mark.full))
+            pairs.append(_parameter(*values, is_edge=behind < EACH))
     return pairs
+
+
+def leading(count: int, values: Iterable[Any]) -> list[Any]:
+    """The values as pytest's parameters; all but the first `count` are marked `full`."""
+    return [_parameter(value, is_edge=i < count) for i, value in enumerate(values)]
+
+
+def _parameter(*values: Any, is_edge: bool) -> Any:
+    return pytest.param(*values, marks=() if is_edge else pytest.mark.full)

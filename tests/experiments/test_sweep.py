@@ -279,6 +279,7 @@ def test_shipped_spaces_are_taken_by_the_script(path: Path, tmp_path: Path) -> N
     assert sweep.main(words) == 0
 
 
+@pytest.mark.full
 def test_a_real_sweep_beside_plain_attention(tmp_path: Path) -> None:
     """A - step I with step 0 is plain attention, with a step of 3 something else."""
     tiny_task.save_data(tasks.get("cola"), tmp_path / "data", held_out=20)

@@ -15,7 +15,7 @@ from torch._dynamo.exc import Unsupported
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 # They try each variant: `make test` has the edges, below and in test_saving.py.
 WHOLE = ("compile", "save and load")
-KINDS = ("BERT", "GPT-2", "Llama", "ModernBERT", "T5", "ViT")
+KINDS = ("GPT-2", "Llama", "T5", "ViT")
 CELLS = [
     pytest.param(
         architecture,
@@ -41,10 +41,10 @@ def test_cell(architecture: str, feature: Feature) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(KINDS)), ids=KINDS)
-def test_an_architecture_of_each_kind_compiles_with_three_variants(place: int) -> None:
+def test_an_architecture_of_each_kind_compiles_with_four_variants(place: int) -> None:
     """Each variant in two of them."""
-    three = (list(VARIANT_CASES) * 3)[3 * place : 3 * place + 3]
-    compiled(KINDS[place], {name: VARIANT_CASES[name] for name in three})
+    four = (list(VARIANT_CASES) * 2)[4 * place : 4 * place + 4]
+    compiled(KINDS[place], {name: VARIANT_CASES[name] for name in four})
 
 
 def test_the_page_has_these_cells() -> None:

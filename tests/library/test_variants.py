@@ -55,8 +55,7 @@ def test_the_filter_is_its_formula(
             assert error(got, expected) <= 4 * yardstick + 2 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+@pytest.mark.parametrize(("variant", "backend", "kind"), product(PAIRS, MASKS))
 def test_every_gradient_by_finite_differences(variant: str, backend: str, kind: str) -> None:
     torch.manual_seed(1)
     heads, length = 2, 4

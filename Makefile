@@ -1,5 +1,6 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
+# make test-full: the same with all tests, those marked `full` too; before a release.
 # make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
 # make docs: the pages of docs/ and the docstrings as a site, runs/site/index.html.
 # make release: wheel and source archive in dist/, checked as an index would; nothing is published.
@@ -14,7 +15,7 @@ READY := .venv/.ready
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test docs fuzz matrix matrix-floor test-floor test-latest bench lint wheel release clean
+.PHONY: demo test test-full docs fuzz matrix matrix-floor test-floor test-latest bench lint wheel release clean
 
 demo: $(READY)
 	$(BIN)/python finetune/demo/run.py
@@ -29,6 +30,9 @@ bench: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+test-full: lint
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m ""
 
 docs: $(READY)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs runs/site

@@ -119,12 +119,12 @@ def cached_generation(architecture: str) -> None:
         assert torch.equal(cached, model.generate(**batch, **mode, use_cache=False))
 
 
-def compiled(architecture: str) -> None:
+def compiled(architecture: str, cases: Mapping[str, VariantCase] = VARIANT_CASES) -> None:
     torch._dynamo.reset()
     # float64: the p-LaT kernel of the uncompiled model rounds otherwise than plain operations.
     # Nearly all time is torch's tracing, layer by layer: encoder and decoder share the variants.
     stacks = max(1, ROWS[architecture].modules // LAYERS)
-    model, graphs = every_variant(architecture, stacks=stacks).double(), 0
+    model, graphs = every_variant(architecture, cases, stacks).double(), 0
 
     def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
         nonlocal graphs
@@ -232,7 +232,7 @@ def page() -> str:
         "# What works where",
         "",
         "Written by `python tests/features.py docs/compatibility.md`, which runs every cell on a "
-        "tiny random model; `make test` runs the same cells.",
+        "tiny random model; `make test-full` runs the same cells.",
         f"Last run: torch {torch.__version__}, transformers {transformers.__version__}, Python "
         f"{platform.python_version()}, on the CPU.",
         "",

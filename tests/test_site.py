@@ -14,6 +14,8 @@ import hf_graphattn as ga
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
 
+pytestmark = pytest.mark.full  # `make docs` builds it too, which fails on a warning
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,6 +13,8 @@ from PIL import Image
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
+pytestmark = pytest.mark.full
+
 IN_TURNS = """
 import sys
 from dataclasses import asdict

@@ -6,9 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 import warm
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choice.py"
+
+pytestmark = pytest.mark.full
 
 
 def test_every_row_has_the_backends_and_the_choice(tmp_path: Path) -> None:

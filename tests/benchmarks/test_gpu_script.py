@@ -17,9 +17,10 @@ import warm
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = ("--device", "cpu", "--tiny")
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="Triton is published for Linux alone"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(sys.platform != "linux", reason="Triton is published for Linux alone"),
+]
 
 
 @pytest.fixture

@@ -6,12 +6,15 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 import tiny_task
 import warm
 
 import tasks
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "main_job.py"
+
+pytestmark = pytest.mark.full
 
 
 CASES = ("Trainer", "glue.py --group_by_length", "minimal loop", "glue.py, evaluation")

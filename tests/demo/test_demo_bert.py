@@ -62,6 +62,7 @@ def test_tokenizer_frames_and_restores_a_sentence(tokenizer: PreTrainedTokenizer
     assert tokenizer.model_max_length == pretrain_bert.MAX_TOKENS
 
 
+@pytest.mark.full
 def test_measured_numbers_are_those_of_this_checkpoint(
     model: BertForMaskedLM, tokenizer: PreTrainedTokenizerBase
 ) -> None:

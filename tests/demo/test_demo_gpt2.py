@@ -44,6 +44,7 @@ def test_tokenizer_knows_every_text(tokenizer: PreTrainedTokenizerBase) -> None:
     assert tokenizer.model_max_length == pretrain_gpt2.MAX_TOKENS
 
 
+@pytest.mark.full
 def test_measured_numbers_are_those_of_this_checkpoint(tokenizer: PreTrainedTokenizerBase) -> None:
     stated = json.loads((CHECKPOINT / "measured.json").read_text("utf-8"))["measured"]["validation"]
     assert stated["block"]["perplexity"] < stated["frequencies"]["perplexity"] / 4

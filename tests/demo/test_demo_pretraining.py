@@ -84,6 +84,7 @@ def test_training_follows_the_clock(clock: None) -> None:
     assert not any(map(torch.equal, before, model.parameters()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", DROPOUT, ids=lambda script: script.__name__)
 def test_a_script_makes_a_checkpoint_that_loads(
     script: ModuleType, tmp_path: Path, clock: None, little_text: None

@@ -18,13 +18,18 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"timm_vit.py": "timm"}
 FLAGS = {"graph_regression.py": ["--graphs", "40", "--steps", "3", "--seeds", "2"]}
+LONG = ("graph_regression.py", "laplacian_eigenmaps.py")  # whose parts are tested below
 SHOWN = {  # the others print the report
     "laplacian_eigenmaps.py": "block 8 ",
     "graph_regression.py": "gfsa - plain: 95 % interval ",
 }
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(p, marks=pytest.mark.full if p.name in LONG else ()) for p in EXAMPLES],
+    ids=lambda path: path.name,
+)
 def test_an_example_runs(script: Path, tmp_path: Path) -> None:
     package = NEEDS.get(script.name)
     if package and find_spec(package) is None:

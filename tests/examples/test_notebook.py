@@ -15,6 +15,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_steps.ipynb"
 STABLE = ("rows to train on", "the same logits", "False")  # what these say is so everywhere
 
 
+@pytest.mark.full
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "kernels" / "warm"
     folder.mkdir(parents=True)

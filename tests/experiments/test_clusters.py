@@ -135,6 +135,7 @@ def test_an_interrupt_ends_what_runs_on_workers(cluster: Cluster, tmp_path: Path
         assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
 
 
+@pytest.mark.full
 def test_a_search_on_a_cluster_finds_what_it_finds_here(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_metrics_of_labels_tell_runs_apart(metric, function, noisy) -> None:
     assert found.p <= 2 * 3 / 200  # at most two draws of 199 as far out
 
 
+@pytest.mark.full
 def test_the_interval_is_that_of_drawn_examples(noisy) -> None:
     first, second = noisy
     found = examples.permutation(MATTHEWS_CORRELATION, first, second)

@@ -67,6 +67,7 @@ def test_a_trial_is_the_mean_over_the_seeds(fake: Path, optuna) -> None:
     assert found["best"]["setting"] == found["settings"][0]["setting"]
 
 
+@pytest.mark.full
 def test_a_search_goes_on_as_if_it_had_not_been_stopped(
     fake: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

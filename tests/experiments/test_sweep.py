@@ -117,6 +117,7 @@ def test_the_best_is_named_with_a_warning_and_a_command_that_works(
     assert f"--output_dir {fake}/out-confirm/cola/order-5_w_0-0.02/seed-2" in lines[1]
 
 
+@pytest.mark.full
 def test_a_metric_of_an_own_module_is_measured_by_the_runs_and_compared(fake: Path) -> None:
     own = glue_stand_in.save_metric(fake)
     assert sweep.main(argv(fake, "order: [4, 5]", "--metric", own)) == 0
@@ -279,6 +280,7 @@ def test_shipped_spaces_are_taken_by_the_script(path: Path, tmp_path: Path) -> N
     assert sweep.main(words) == 0
 
 
+@pytest.mark.full
 def test_a_real_sweep_beside_plain_attention(tmp_path: Path) -> None:
     """A - step I with step 0 is plain attention, with a step of 3 something else."""
     tiny_task.save_data(tasks.get("cola"), tmp_path / "data", held_out=20)

@@ -112,6 +112,7 @@ def test_row_ends_and_validation_share_by_flag(tmp_path: Path, tokenizer) -> Non
     assert tokenizer.decode(text.tokens) == "line 8\n<|endoftext|>line 9\n<|endoftext|>"
 
 
+@pytest.mark.full
 def test_the_demo_text_parts_modules() -> None:
     built = demo_lm.build()
     modules = [set(split["module"]) for split in built.values()]

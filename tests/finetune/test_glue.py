@@ -11,6 +11,7 @@ import pytest
 import tiny_task
 import torch
 from accelerate.utils import DistributedType
+from edges import leading
 from glue_runs import LAUNCH, ROOT, flags, written
 from transformers import AutoTokenizer
 
@@ -119,7 +120,7 @@ def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
     check_saved_model(tmp_path)
 
 
-@pytest.mark.parametrize("order", [(), ("--group_by_length",)])
+@pytest.mark.parametrize("order", leading(1, [("--group_by_length",), ()]))
 def test_two_processes_are_one_at_the_same_global_batch(
     tmp_path: Path, order: tuple[str, ...]
 ) -> None:

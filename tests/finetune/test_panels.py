@@ -7,14 +7,12 @@ import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
-import image_runs
 import numpy as np
 import pytest
 from glue_runs import ROOT, flags, written
 
-from finetune import code_classification, compare, glue, image_classification, lm
+from finetune import code_classification, compare, glue, lm
 from finetune.engine import panels
-from finetune.engine.display import duration
 from finetune.engine.predictions import write_evaluated
 from finetune.settings import recipes
 from hf_graphattn import command
@@ -106,23 +104,6 @@ def test_what_is_read_of_own_files_is_told(
     assert found["Training: glue.py labels"] == "numbers: regression"
 
 
-def test_what_has_come_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = glue.main(flags(tmp_path, "cola", *GFSA, "--num_train_epochs", "3"))
-    found, best = rows(capsys.readouterr().out), results["best"]
-    value = results["eval_matthews_correlation"]
-    metric = f"matthews_correlation {value:.4f} after epoch 3"
-    is_best = value == best["value"]
-    metric += ", the best" if is_best else f"; best {best['value']:.4f} after epoch {best['epoch']}"
-    assert found["Trained metric"] == f"{metric} (more is better)"
-    assert found["Trained also"] == f"loss {results['eval_loss']:.4f}"
-    assert f"{results['train_samples_per_second']:.1f} rows/s" in found["Trained time"]
-    least, greatest = results["filter_min_moved"], results["filter_max_moved"]
-    assert found["Trained scalars"].startswith(f"4 moved by {least:.2g} to {greatest:.2g} from")
-    saved = f"{tmp_path / 'out'}: the model, all_results.json, eval_predictions.tsv"
-    assert found["Trained saved"] == saved
-    assert all((tmp_path / "out" / name).is_file() for name in saved.split(", ")[1:])
-
-
 def test_the_commands_that_are_named_are_the_real_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,29 +141,6 @@ def test_the_command_keeps_what_the_scripts_own_default_is_not() -> None:
         words = panels.compare_words(trainer, "code_classification")
         assert ("--max_length" in words) == is_said
         assert "--metric" not in words  # compare.py's is the one that is compared
-
-
-def test_the_test_value_of_the_main_metric_is_among_the_others() -> None:
-    selection = SimpleNamespace(metric="eval_accuracy")
-    directions = {"eval_accuracy": True, "eval_loss": False}
-    trainer = SimpleNamespace(selection=selection, directions=directions)
-    results = {"eval_accuracy": 0.5, "eval_loss": 0.7, "test_accuracy": 0.25, "train_loss": 0.1}
-    assert panels._others(trainer, results) == "loss 0.7000, test_accuracy 0.2500"
-
-
-def test_an_evaluation_alone_says_what_it_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = glue.main(flags(tmp_path, "cola", "--do_eval_only"))
-    out = capsys.readouterr().out
-    found = rows(out)
-    value = results["eval_matthews_correlation"]
-    assert found["Evaluated metric"] == f"matthews_correlation {value:.4f} (more is better)"
-    assert found["Evaluated time"] == duration(results["eval_runtime"])
-    assert found["Evaluation: glue.py variant"] == "none: plain attention"
-    assert {"Evaluation: glue.py length", "Evaluated scalars"}.isdisjoint(found)
-    assert "the model" not in found["Evaluated saved"]
-    assert commands(out) == []
 
 
 @pytest.mark.parametrize(
@@ -240,41 +198,6 @@ def test_a_run_that_gives_one_answer_says_so(tmp_path: Path) -> None:
         assert found == [("warning", told)]
     (tmp_path / "eval_predictions.tsv").write_text("index\tprediction\tlabel\n0\t1\t1\n1\t1\t1\n")
     assert list(panels._constant(trainer)) == []
-
-
-def test_an_adapter_is_named_with_what_it_trains(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    glue.main(flags(tmp_path, "cola", *GFSA, "--peft", "lora"))
-    out = capsys.readouterr().out
-    found = rows(out)
-    model = found["Training: glue.py model"]
-    assert "BertForSequenceClassification" in model
-    assert "trained: by LoRA (" in model
-    assert found["Training: glue.py scalars"].startswith("4 learned (w_K), in 1 of 2")
-    # The library's commands read models, and compare.py makes its own.
-    assert [Path(words[1]).name for words in commands(out)] == ["compare.py"]
-
-
-def test_images_and_an_untrained_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image_classification.main(image_runs.flags(tmp_path, *GFSA))
-    out = capsys.readouterr().out
-    found = rows(out)
-    assert found["Training: image_classification.py model"].startswith("untrained vit: ViTFor")
-    assert "more is better" in found["Trained metric"]
-    assert [words[:2] for words in commands(out)][1:] == [
-        ["graphattn", "report"],
-        ["graphattn", "diagnose"],
-    ]
-    command._parser().parse_args(commands(out)[-1][1:])
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (48.4, "48 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
 
 
 def test_times_are_told_by_the_names_of_transformers(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def assert_a_row_is_shown(card: str) -> None:
     assert set(row.split()) <= set(tiny_task.WORDS)
 
 
+@pytest.mark.full
 def test_plain_attention_is_pushed_with_a_card_of_its_own(tmp_path: Path) -> None:
     """With the same numbers and settings as a patched model's, and transformers' own class."""
     argv = flags(tmp_path, "cola", "--variant", "none", "--push_to_hub", "--license", "mit")
@@ -67,6 +68,7 @@ def test_plain_attention_is_pushed_with_a_card_of_its_own(tmp_path: Path) -> Non
     assert code.endswith('AutoModelForSequenceClassification.from_pretrained("user/plain")')
 
 
+@pytest.mark.full
 def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:
     argv = flags(tmp_path, "cola", "--variant", "gfsa", "--peft", "lora", "--push_to_hub")
     argv += ["--hub_example"]
@@ -78,6 +80,7 @@ def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:
     assert_a_row_is_shown(card)
 
 
+@pytest.mark.full
 def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> None:
     """What is in the repository is the model that was trained, with what makes its inputs."""
     swin = {"depths": [1, 1], "num_heads": [2, 2], "embed_dim": 8, "window_size": 2}
@@ -132,6 +135,7 @@ def test_a_pushed_run_tells_no_path_of_the_machine(tmp_path: Path) -> None:
     assert list((tmp_path / "out").rglob("hparams.yml"))
 
 
+@pytest.mark.full
 def test_a_pushed_adapter_tells_no_path_of_its_base(tmp_path: Path) -> None:
     """Without filters its card is PEFT's own."""
     tiny_code.save_data(tmp_path / "data")

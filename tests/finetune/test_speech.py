@@ -197,6 +197,7 @@ def test_batches_are_of_like_lengths_and_durations_as_asked(tmp_path: Path) -> N
     assert json.loads(log[0])["tokens"] - 240 in (180, 210)
 
 
+@pytest.mark.full
 def test_a_patched_model_is_pushed_as_one_that_hears(tmp_path: Path) -> None:
     """transformers' own pipeline writes with what is in the repository what the run wrote."""
     tiny_speech.save_folder(tmp_path / "sounds")

@@ -202,6 +202,7 @@ def test_own_files_and_a_folder_without_a_card_stream_too(tmp_path: Path) -> Non
     assert image_classification.main(own)["data"]["train"]["rows"] == 10
 
 
+@pytest.mark.full
 def test_a_hubs_training_files_are_read_in_parts(tmp_path: Path) -> None:
     """Without being fetched; the validation split is, and gives the same as from the disk."""
     folder = save_parquet(tmp_path / "hub")

@@ -1,5 +1,5 @@
-"""How much the fuzz draws: the same few examples in every test run, or `HF_GRAPHATTN_FUZZ` new ones
-for each target, whose counts are printed at the end."""
+"""How much the fuzz draws for each target: a few examples, the same in every test run, more in
+`make test-full`; or `HF_GRAPHATTN_FUZZ` new ones, whose counts are printed at the end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from hypothesis import HealthCheck, settings
 from outcomes import COUNTS
 
 MANY = int(os.environ.get("HF_GRAPHATTN_FUZZ", "0"))
-FEW = 30
+FEW, MORE = 10, 30  # in `make test`, and in `make test-full`
 COLUMNS = ("tried", "exact", "refused")
 
-settings.register_profile(
-    "graph filters",
-    max_examples=MANY or FEW,
-    derandomize=not MANY,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-settings.load_profile("graph filters")
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile(
+        "graph filters",
+        max_examples=MANY or (MORE if config.option.markexpr == "" else FEW),
+        derandomize=not MANY,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.load_profile("graph filters")
 
 
 @pytest.hookimpl(wrapper=True)

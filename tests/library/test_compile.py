@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo.testing
+from edges import leading
 from features import LEARNED, every_variant, gradients, patched
 from tiny import inputs
 from transformers import CompileConfig
@@ -44,7 +45,7 @@ def test_a_compiled_step_has_the_gradients_of_a_plain_one() -> None:
     assert counter.frame_count == 1  # none for another length
 
 
-@pytest.mark.parametrize("architecture", ["GPT-2", "Llama", "Mistral", "T5"])
+@pytest.mark.parametrize("architecture", leading(2, ["GPT-2", "Llama", "T5", "Mistral"]))
 def test_a_compiled_static_cache_generates_the_same(architecture: str) -> None:
     """As on a GPU, where generate compiles every decoding step by itself; a layer a variant.
 

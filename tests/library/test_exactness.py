@@ -20,6 +20,7 @@ from against_published import (
     pair,
 )
 from cases import WITH_NEUTRAL
+from edges import product
 from tiny import HEADS, MODELS, ROWS, inputs
 
 import hf_graphattn as ga
@@ -91,8 +92,7 @@ def test_dropout_acts_once_on_the_kept_matrix(architecture: str, backend: str) -
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-@pytest.mark.parametrize("variant", WITH_NEUTRAL)
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize(("architecture", "variant"), product(MODELS, WITH_NEUTRAL))
 def test_neutral_scalars_give_the_original_logits(
     architecture: str, variant: str, backend: str
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from edges import product
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from saved import CONFIGS, patched
@@ -15,8 +16,7 @@ from transformers import AutoModelForSequenceClassification
 import hf_graphattn as ga
 
 
-@pytest.mark.parametrize("variant", CONFIGS)
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize(("architecture", "variant"), product(MODELS, CONFIGS))
 def test_filters_move_to_another_copy_of_the_base(
     architecture: str, variant: str, tmp_path: Path
 ) -> None:

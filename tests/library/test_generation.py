@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from cases import FIRST_LAYER_CASES, TOKEN_CASES
+from edges import product
 from tiny import GENERATORS, MODELS, inputs
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -14,6 +15,7 @@ from transformers.cache_utils import DynamicLayer
 import hf_graphattn as ga
 
 ENCODER_DECODERS = ("BART", "PLBART", "T5", "Whisper")
+DECODERS = [name for name in GENERATORS if name not in ENCODER_DECODERS]
 VARIANTS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
     "attnscale": ga.AttnScaleConfig(omega=0.7),
@@ -76,9 +78,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("architecture", "mode"), CASES)
-def test_cached_generation_equals_uncached(architecture: str, variant: str, mode: str):
+@pytest.mark.parametrize(("architecture", "mode", "variant"), product(CASES, VARIANTS))
+def test_cached_generation_equals_uncached(architecture: str, mode: str, variant: str):
     model = generator(architecture, VARIANTS[variant])
     batch = prompt(model, mode)
     assistant = {}
@@ -127,10 +128,7 @@ def test_a_cache_serves_several_turns_after_crop_select_repeat_and_copy():
         assert torch.allclose(got, whole, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(
-    "architecture", [name for name in GENERATORS if name not in ENCODER_DECODERS]
-)
+@pytest.mark.parametrize(("architecture", "variant"), product(DECODERS, VARIANTS))
 def test_generate_goes_on_with_the_cache_of_the_turn_before(architecture: str, variant: str):
     model = generator(architecture, VARIANTS[variant])
     cache = DynamicCache(config=model.config)

@@ -175,6 +175,7 @@ def test_transformers_alone_loads_it_with_trust_and_refuses_without(
     assert "pip install hf_graphattn" in refused
 
 
+@pytest.mark.full
 def test_a_killed_push_leaves_the_repository_as_it_was(hub: HubServer, folder: Path) -> None:
     saved(folder)
     author = Person(hub, folder / "author")
@@ -210,6 +211,7 @@ def test_saving_may_push(hub: HubServer, folder: Path) -> None:
     assert {path.name for path in (folder / "tiny").iterdir()} == names - {"README.md"}
 
 
+@pytest.mark.full
 def test_an_interrupted_download_goes_on_at_the_next_call(hub: HubServer, folder: Path) -> None:
     saved(folder)
     Person(hub, folder / "author").runs(PUSH)

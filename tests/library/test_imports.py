@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+from edges import leading
 from tiny import MODELS, inputs
 
 import hf_graphattn as ga
@@ -92,13 +93,16 @@ TRANSFORMERS = "from transformers import AutoModelForSequenceClassification"
 
 @pytest.mark.parametrize(
     "imports",
-    [
-        TRANSFORMERS,
-        f"{TRANSFORMERS}\nimport hf_graphattn",
-        f"import hf_graphattn\n{TRANSFORMERS}",
-        f"import hf_graphattn as ga\nga.GFSAConfig()\n{TRANSFORMERS}",
-        f"import hf_graphattn.interface.graph_attn\n{TRANSFORMERS}",
-    ],
+    leading(
+        3,
+        [
+            TRANSFORMERS,
+            f"{TRANSFORMERS}\nimport hf_graphattn",
+            f"import hf_graphattn.interface.graph_attn\n{TRANSFORMERS}",
+            f"import hf_graphattn\n{TRANSFORMERS}",
+            f"import hf_graphattn as ga\nga.GFSAConfig()\n{TRANSFORMERS}",
+        ],
+    ),
 )
 def test_plain_transformers_refuses_a_patched_folder(imports: str, patched_folder: Path) -> None:
     """At loading, and its error names the way to load it."""
@@ -114,7 +118,7 @@ UNPICKLE = {
 
 
 @pytest.mark.parametrize("way", UNPICKLE)
-@pytest.mark.parametrize("architecture", ["BERT", "T5"])
+@pytest.mark.parametrize("architecture", leading(1, ["BERT", "T5"]))
 def test_a_whole_pickled_model_runs_where_nothing_of_ours_was_imported(
     architecture: str, way: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from edges import product
 from features import VARIANTS, gradients, patched
 from tiny import MODELS, VOCABULARY, inputs
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -19,8 +20,9 @@ DTYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # and their relative ro
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
+@pytest.mark.parametrize(
+    ("architecture", "variant"), product(["BERT", "GPT-2", "Llama", "T5", "ViT"], VARIANTS)
+)
 def test_autocast_trains_the_scalars(architecture: str, variant: str, dtype: torch.dtype) -> None:
     model = patched(architecture, VARIANTS[variant])
     batch = inputs(model, "right")
@@ -37,8 +39,9 @@ def test_autocast_trains_the_scalars(architecture: str, variant: str, dtype: tor
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "ViT"])
+@pytest.mark.parametrize(
+    ("architecture", "variant"), product(["BERT", "GPT-2", "Llama", "ViT"], VARIANTS)
+)
 def test_half_models(architecture: str, variant: str, dtype: torch.dtype) -> None:
     """`model.half()` and `model.bfloat16()`: the plain model's precision, scalars exact."""
     model = patched(architecture, VARIANTS[variant])

@@ -9,6 +9,7 @@ import pytest
 import tiny_task
 import torch
 import transformers
+from edges import product
 from saved import CONFIGS
 from sentence_transformers import SentenceTransformer
 from tiny import MODELS, inputs
@@ -32,8 +33,7 @@ def saved(folder: Path) -> Any:
     return model
 
 
-@pytest.mark.parametrize("variant", CONFIGS)
-@pytest.mark.parametrize("architecture", LOADERS)
+@pytest.mark.parametrize(("architecture", "variant"), product(LOADERS, CONFIGS))
 def test_a_saved_folder_loads_with_trust(architecture: str, variant: str, tmp_path: Path) -> None:
     model = ga.patch_model(MODELS[architecture](), CONFIGS[variant])
     batch = inputs(model)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from edges import leading, product
 from tensors import close_values, error, every, inputs_of, leaves, mask_of
 from torch import Tensor
 
@@ -30,6 +31,9 @@ pytestmark = pytest.mark.skipif(
 NAMES = ("out", "query", "key", "values", "p")
 ORDERS = 8
 SMALL = (Block(16, 16), Block(16, 16))
+BLOCKS = ((37, 16, 16), (45, 16, 32), (41, 32, 16))  # length, and the sides of a block
+KINDS = ("none", "causal", "left", "right", "full", "additive")
+HALVES = leading(1, [torch.bfloat16, torch.float16])  # each case takes the interpreter a second
 
 
 @pytest.fixture(autouse=True)
@@ -109,9 +113,8 @@ def reordered(tensors, mask, causal, probe) -> list[Tensor]:  # type: ignore[no-
     ]
 
 
-@pytest.mark.parametrize("kind", ["none", "causal", "left", "right", "full", "additive"])
-@pytest.mark.parametrize(("length", "made", "swept"), [(37, 16, 16), (45, 16, 32), (41, 32, 16)])
-def test_forward_and_every_gradient(kind: str, length: int, made: int, swept: int) -> None:
+@pytest.mark.parametrize(("length", "made", "swept", "kind"), product(BLOCKS, KINDS))
+def test_forward_and_every_gradient(length: int, made: int, swept: int, kind: str) -> None:
     torch.manual_seed(length)
     tensors = [*states(2, length, 32), exponents(2)]
     blocks = (Block(made, swept), Block(swept, made))
@@ -157,14 +160,14 @@ def test_a_small_fault_is_noticed(fault: str, width: int) -> None:
         check(tensors, None, True, form=FAULTS[fault])
 
 
-@pytest.mark.parametrize("width", [16, 40, 64, 80, 128])
+@pytest.mark.parametrize("width", leading(2, [40, 80, 16, 64, 128]))
 def test_head_widths(width: int) -> None:
     torch.manual_seed(width)
     check([*states(2, 35, width), exponents(2)], None, True, blocks=SMALL)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["causal", "left", "offset"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", leading(1, ["causal", "left", "offset"]))
 def test_half_precision(dtype: torch.dtype, kind: str) -> None:
     torch.manual_seed(0)
     query, key, value = states(2, 37, 32)
@@ -189,14 +192,14 @@ def test_half_precision_is_finite(dtype: torch.dtype, value: str) -> None:
     assert all(torch.isfinite(x).all() for x in (out, *gradients))
 
 
-@pytest.mark.parametrize("value", ["nearly equal", "offset", "repeated tokens", "wide"])
+@pytest.mark.parametrize("value", leading(2, ["nearly equal", "offset", "repeated tokens", "wide"]))
 def test_float32_distances_do_not_cancel(value: str) -> None:
     torch.manual_seed(0)
     query, key, _ = states(2, 33, 16)
     check([query, key, close_values(value, 33, 2), exponents(2)], None, False, blocks=SMALL)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", leading(1, [True, False]))
 def test_fewer_heads_of_keys_and_values(causal: bool) -> None:
     """Grouped-query attention: gradients of a group's key are summed over its query heads."""
     torch.manual_seed(0)
@@ -400,7 +403,7 @@ except ga.GraphAttentionError as error:
     assert "Triton is not installed" in done.stdout
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", HALVES)
 def test_the_gradient_of_the_queries_does_not_see_the_rounded_output(dtype: torch.dtype) -> None:
     """An even attention: dScores = T - A0 delta is small beside delta; its rounding would show."""
     torch.manual_seed(0)
@@ -413,7 +416,11 @@ def test_the_gradient_of_the_queries_does_not_see_the_rounded_output(dtype: torc
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "mask"), [("bfloat16", 64, "boolean"), ("float32", 128, "causal")]
+    ("dtype", "width", "mask"),
+    [
+        ("bfloat16", 64, "boolean"),
+        pytest.param("float32", 128, "causal", marks=pytest.mark.full),
+    ],
 )
 def test_they_compile_for_a_gpu_and_fit_its_shared_memory_and_registers(
     dtype: str, width: int, mask: str

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import TOKEN_CASES
+from edges import product
 from safetensors import safe_open
 from saved import CONFIGS, patched
 from tiny import MODELS, ROWS, inputs
@@ -21,8 +22,7 @@ def test_every_variant_is_saved() -> None:
     assert {*CONFIGS, *TOKEN_CASES} == set(ga.variant_configs())  # those in test_after_attention.py
 
 
-@pytest.mark.parametrize("variant", CONFIGS)
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize(("architecture", "variant"), product(MODELS, CONFIGS))
 def test_a_saved_model_comes_back_bit_for_bit(architecture: str, variant: str, tmp_path: Path):
     model = patched(architecture, variant)
     batch = inputs(model, "right")

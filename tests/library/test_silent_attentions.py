@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import WITH_MATRIX
+from edges import product
 from saved import CONFIGS, patched
 from tiny import MODELS, ROWS, inputs
 
 import hf_graphattn as ga
 
 
-@pytest.mark.parametrize("variant", WITH_MATRIX)
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize(("architecture", "variant"), product(MODELS, WITH_MATRIX))
 def test_recorded_attentions_have_gradients(architecture: str, variant: str) -> None:
     model = patched(architecture, variant)
     out = model(**inputs(model), output_attentions=True)

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from cases import VARIANT_CASES, WITH_MATRIX, WITH_NEUTRAL, WITH_SCALARS, attention
+from edges import product
 from tensors import built, error, inputs_of, mask_of, states
 from tiny import MODELS
 from torch import Tensor
@@ -17,11 +18,13 @@ from hf_graphattn.backends import choose, make
 
 MASKS = ("none", "causal", "left", "right", "full", "additive", "additive_full")
 PAIRS = [(name, backend) for name, case in VARIANT_CASES.items() for backend in case.backends]
+SHAPES = ((1, 7), (4, 1), (4, 63), (6, 7))  # heads, length
 
 
-@pytest.mark.parametrize(("heads", "length"), [(1, 7), (4, 1), (4, 63), (6, 7)])
-@pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+@pytest.mark.parametrize(
+    ("variant", "backend", "kind", "heads", "length"),
+    product([(*pair, kind) for pair in PAIRS for kind in MASKS], SHAPES),
+)
 def test_the_filter_is_its_formula(
     variant: str, backend: str, kind: str, heads: int, length: int
 ) -> None:
@@ -52,8 +55,7 @@ def test_the_filter_is_its_formula(
             assert error(got, expected) <= 4 * yardstick + 2 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize(("variant", "backend"), PAIRS)
+@pytest.mark.parametrize(("variant", "backend", "kind"), product(PAIRS, MASKS))
 def test_every_gradient_by_finite_differences(variant: str, backend: str, kind: str) -> None:
     torch.manual_seed(1)
     heads, length = 2, 4

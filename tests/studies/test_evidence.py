@@ -23,7 +23,11 @@ DOCS = ROOT / "docs"
 DONE = [study for study in studies() if (DOCS / "evidence" / f"{study.name}.json").is_file()]
 
 
-@pytest.mark.parametrize("study", studies(), ids=lambda study: study.name)
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param(x, marks=pytest.mark.full if x in DONE[1:] else ()) for x in studies()],
+    ids=lambda study: study.name,
+)
 def test_a_study_is_a_call_that_its_script_takes(
     study: Study,
     tmp_path: Path,

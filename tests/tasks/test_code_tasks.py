@@ -61,6 +61,7 @@ def test_own_files_with_labels_of_each_kind(tmp_path: Path, labels: list, ending
     assert rows["validation"]["labels"][:] == [1, 0]
 
 
+@pytest.mark.full
 def test_the_demo_needs_no_source() -> None:
     _, rows = load("demo", predict=True, max_train_samples=6, max_eval_samples=4)
     assert rows["train"]["labels"][:] == [0, 1, 0, 1, 0, 1]

@@ -45,6 +45,7 @@ def test_side_depends_on_the_module_name_alone() -> None:
     assert named == SIDES_BY_NAME
 
 
+@pytest.mark.full
 def test_order_is_the_same_each_time() -> None:
     first = corpus.documents()
     corpus.documents.cache_clear()

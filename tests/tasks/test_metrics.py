@@ -293,6 +293,7 @@ def test_a_value_that_is_missing_later_is_refused(tmp_path: Path) -> None:
         scores(found, PREDICTED, REFERENCES)
 
 
+@pytest.mark.full
 def test_two_processes_at_once_neither_lock_nor_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

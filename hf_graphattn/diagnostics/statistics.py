@@ -142,5 +142,5 @@ def on_grid(values: Tensor, points: int) -> Tensor:
     the same number of points, and thus a mean.
     """
     rows = values.reshape(1, -1, values.shape[-1])
-    found = nn.functional.interpolate(rows, points, mode="linear", align_corners=True)
-    return found.reshape(*values.shape[:-1], points)
+    sampled = nn.functional.interpolate(rows, points, mode="linear", align_corners=True)
+    return sampled.reshape(*values.shape[:-1], points)

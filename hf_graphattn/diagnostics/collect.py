@@ -145,10 +145,12 @@ def _whole(name: str, value: Any) -> int:
 
 def _refuse_unknown(model: nn.Module, names: Iterable[str]) -> None:
     """Raise `GraphAttentionError` for a name that no argument has: most models drop it silently."""
-    taken = inspect.signature(model.forward).parameters
-    unknown = [name for name in names if name not in taken and name not in HARMLESS]
+    parameters = inspect.signature(model.forward).parameters
+    unknown = [name for name in names if name not in parameters and name not in HARMLESS]
     if unknown:
-        known = [name for name, each in taken.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        known = [
+            name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
         what = f"a name in the batch of {type(model).__name__}"
         raise refusal(what, unknown[0], ", ".join(known))
 

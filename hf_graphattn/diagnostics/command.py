@@ -32,7 +32,7 @@ from .result import Diagnosis
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure each model, write the page and, if asked for, the numbers.
+    """Measure each model, write the page and, with --json, the numbers.
 
     Raises:
         GraphAttentionError: an argument cannot be used; or matplotlib is missing.

@@ -47,7 +47,9 @@ def page(diagnoses: Diagnoses, notes: Sequence[str] = ()) -> str:
     title = html.escape("Inside " + ", ".join(diagnoses))
     versions = next(iter(diagnoses.values())).versions
     columns = {where: _cells(each, part) for where, each, part in named_parts(diagnoses)}
-    table = optional("pandas").DataFrame(columns).to_html(border=0)
+    pandas = optional("pandas")
+    with pandas.option_context("display.max_colwidth", None):  # else it cuts long cells
+        table = pandas.DataFrame(columns).to_html(border=0)
     body = [
         f"<h1>{title}</h1>",
         "<p>Measured in float64 on the tokens below, padding excluded. "

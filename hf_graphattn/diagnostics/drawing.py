@@ -262,7 +262,7 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
     }
     text = {"annot": numbers, "fmt": ".3g", "annot_kws": {"size": SMALL}}
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
-        sns.heatmap(values, mask=~np.isfinite(values), ax=axis, cbar=False, **scale, **text)
+        sns.heatmap(values, ax=axis, cbar=False, **scale, **text)
         style(axis, "head", "layer", readable(name))
         axis.grid(False)
         axis.set_facecolor("#eeeeee")  # shows where a layer lacks the value

@@ -24,6 +24,7 @@ from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
 pytest.importorskip("matplotlib")
 from matplotlib.text import Text
 
+from hf_graphattn.diagnostics.drawing import heat_maps
 from hf_graphattn.diagnostics.plots import FIGURES, findings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -136,6 +137,20 @@ def test_lines_show_the_numbers(diagnoses: dict[str, Diagnosis]) -> None:
     np.testing.assert_array_equal(bound.get_ydata(), 2 * bound.get_xdata())
     heat = drawn["attention_entropy"].axes[0].collections[0].get_array()
     np.testing.assert_array_equal(heat, diagnoses[NASTY].parts[0].by_head["entropy"].mean)
+
+
+def test_axes_show_the_whole_range_and_no_rounding_error(diagnoses: dict[str, Diagnosis]) -> None:
+    part = diagnoses["gfsa"].parts[0]
+    values = dataclasses.replace(part.singular_values, mean=np.array([1, 0.5, 1e-9]))
+    changed = dataclasses.replace(part, singular_values=values)
+    drawn = figures({"x": dataclasses.replace(diagnoses["gfsa"], parts=(changed,))})
+    line = drawn["singular_values"].axes[0].lines[0].get_ydata()
+    np.testing.assert_array_equal(line, [1, 0.5, np.nan])
+    for name, bottom, top in (("homophily", 0, 1), ("largest_eigenvalue", 0.9, 1.1)):
+        low, high = drawn[name].axes[0].get_ylim()
+        assert low <= bottom < top <= high
+    cells = heat_maps("", "", {"x": np.array([[np.inf, np.nan, 1.0]])}).axes[0].collections[0]
+    np.testing.assert_array_equal(np.ma.getmaskarray(cells.get_array()), [[True, True, False]])
 
 
 def legend_of(figure: Any) -> list[str]:

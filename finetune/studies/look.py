@@ -14,8 +14,14 @@ from finetune.engine.results import write_json
 from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.drawing import DPI
-from hf_graphattn.diagnostics.images import load_processor
-from hf_graphattn.diagnostics.texts import batches, load_model, load_tokenizer, readable, token_ids
+from hf_graphattn.diagnostics.inputs import (
+    batches,
+    load_model,
+    load_processor,
+    load_tokenizer,
+    readable,
+    token_ids,
+)
 
 FIGURES = ("cosine_similarity", "high_to_dc")
 LENGTH, BATCH = 128, 8

@@ -2,13 +2,12 @@
 
 `diagnose` measures: `collect` runs the model, `statistics` has the formulas, `result` holds the
 numbers. `figures` and `save_html` show one diagnosis, or several side by side; matplotlib and
-pandas are imported when something is drawn or tabled.
+pandas are imported when a figure or a data frame is made.
 """
 
 from .collect import diagnose
-from .diagnosis import Diagnosis
 from .page import save_html
 from .plots import figures
-from .result import Part, Summary
+from .result import Diagnosis, Part, Summary
 
 __all__ = ["Diagnosis", "Part", "Summary", "diagnose", "figures", "save_html"]

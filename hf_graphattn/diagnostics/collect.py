@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from hf_graphattn.architectures.find import find
 from hf_graphattn.errors import GraphAttentionError, refusal
@@ -25,15 +26,15 @@ from hf_graphattn.model.configs import model_configs
 from hf_graphattn.model.filters import is_patched, refuse_no_model
 from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.patch import patch_model, unpatch_model
-from hf_graphattn.variants.base import finite_number, is_integer, is_sequence, refuse_tokens
+from hf_graphattn.variants.base import finite_number, is_integer, refuse_tokens
 from hf_graphattn.variants.gfsa import MOST, GFSAConfig
 from hf_graphattn.version import __version__
 
-from .batch import real_tokens, tensors
-from .diagnosis import Diagnosis
-from .extras import optional
 from .measure import Settings, Site, Tally, measure_heads, measure_states, summarize
+from .result import Diagnosis
 
+# Recording attentions, which a config may ask for, would call each filter and hook again.
+FLAGS = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
 PLAIN = GFSAConfig(order=1, trainable=())  # a filter that computes plain attention, in one pass
 
 
@@ -97,10 +98,7 @@ def diagnose(
             "a model that this process has whole",
             "Load it again, in one process.",
         )
-    try:
-        batches = iter([data] if isinstance(data, Mapping) else data)
-    except TypeError:
-        raise refusal("data", data, "a batch (dict of tensors), or several") from None
+    batches = [data] if isinstance(data, Mapping) else data
     with _prepared(model, base_model(model)), ExitStack() as stack:
         reader = _Reader(model, settings, stack)
         for batch in batches:
@@ -116,20 +114,15 @@ def diagnose(
             "Give longer texts, and see that attention_mask is 1 at their tokens.",
         )
     parts = tuple(summarize(name, tally) for name, tally in tallies.items())
-    return Diagnosis(type(model).__name__, parts, settings.powers, settings.orders, _versions())
-
-
-def _versions() -> dict[str, str]:
-    others = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-    return {"hf_graphattn": __version__, **others}
+    versions = {"hf_graphattn": __version__} | {
+        name: importlib.metadata.version(name) for name in ("torch", "transformers")
+    }
+    return Diagnosis(type(model).__name__, parts, settings.powers, settings.orders, versions)
 
 
 def _settings(
     max_sequences: int, max_tokens: int, powers: Sequence[float], orders: Sequence[int]
 ) -> Settings:
-    for name, values in {"powers": powers, "orders": orders}.items():
-        if not is_sequence(values) or not values:
-            raise refusal(name, values, "one or more numbers above 0")
     settings = Settings(
         max_sequences=_whole("max_sequences", max_sequences),
         max_tokens=_whole("max_tokens", max_tokens),
@@ -151,10 +144,12 @@ def _whole(name: str, value: Any) -> int:
 
 def _refuse_unknown(model: nn.Module, names: Iterable[str]) -> None:
     """Raise `GraphAttentionError` for a name that no argument has: most models drop it silently."""
-    taken = inspect.signature(model.forward).parameters
-    unknown = [name for name in names if name not in taken and name not in HARMLESS]
+    parameters = inspect.signature(model.forward).parameters
+    unknown = [name for name in names if name not in parameters and name not in HARMLESS]
     if unknown:
-        known = [name for name, each in taken.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        known = [
+            name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
         what = f"a name in the batch of {type(model).__name__}"
         raise refusal(what, unknown[0], ", ".join(known))
 
@@ -163,7 +158,7 @@ def _refuse_unknown(model: nn.Module, names: Iterable[str]) -> None:
 def _prepared(model: nn.Module, base: nn.Module) -> Iterator[None]:
     """In this context every self-attention module has a filter; eval mode, and no cache."""
     training = [(module, module.training) for module in model.modules()]
-    lent: list[nn.Module] = []
+    without_filter: list[nn.Module] = []
     plain = not is_patched(model)
     if plain:
         patch_model(base, PLAIN)
@@ -172,7 +167,7 @@ def _prepared(model: nn.Module, base: nn.Module) -> Iterator[None]:
         for attention in find(model).self_attention:
             if getattr(attention.module, FILTER) is None:  # `layers` of the config left it plain
                 setattr(attention.module, FILTER, PLAIN.build(attention.num_heads))
-                lent.append(attention.module)
+                without_filter.append(attention.module)
         for config in caching:
             config.use_cache = False
         model.eval()
@@ -180,7 +175,7 @@ def _prepared(model: nn.Module, base: nn.Module) -> Iterator[None]:
     finally:
         for config in caching:
             config.use_cache = True
-        for module in lent:
+        for module in without_filter:
             delattr(module, FILTER)
             setattr(module, FILTER, None)
         for module, was_training in training:
@@ -211,17 +206,17 @@ class _Reader:
             site = self._site(attention.name, graph_filter)
             handle = graph_filter.register_forward_pre_hook(self._hook(site))
             stack.callback(handle.remove)
-        self._bar = optional("tqdm.auto").tqdm(desc="diagnose", unit=" layers", disable=None)
+        self._bar = tqdm(desc="diagnose", unit=" layers", disable=None)
         stack.callback(self._bar.close)
 
     def read(self, batch: Mapping[str, Any]) -> None:
         """Run one batch and measure it."""
         device = next(self.model.parameters()).device
-        self._batch = tensors(batch, device)
+        self._batch = {name: value.to(device) for name, value in batch.items() if value is not None}
         _refuse_unknown(base_model(self.model), self._batch)
         self._kept, self._calls, self._shapes = {}, {}, {}
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            out = self._run()
+            out = self.model(**self._batch, **FLAGS)
         rows = 0
         for part, kept in self._kept.items():
             rows = max(rows, len(kept))
@@ -229,7 +224,7 @@ class _Reader:
             hidden = getattr(out, name, None)
             if not hidden:
                 raise GraphAttentionError(
-                    f"{type(self.model).__name__} returned no {name}, though asked with "
+                    f"{type(self.model).__name__} returned no {name}, despite "
                     f"output_hidden_states=True. Diagnose the model without its head."
                 )
             tally = self.tallies[part]
@@ -239,34 +234,16 @@ class _Reader:
                     tally.tokens += len(keep)
         self.sequences += rows
 
-    def _run(self) -> Any:
-        # Recording attentions, which a config may ask for, would call each filter and hook again.
-        asked = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
-        try:
-            return self.model(**self._batch, **asked)
-        except GraphAttentionError:
-            raise
-        except ValueError as error:
-            # Some models make the decoder's input from input_ids; only running them shows it.
-            if not self._two_stacks or {"decoder_input_ids", "labels"} & self._batch.keys():
-                raise
-            raise refusal(
-                "the batch",
-                sorted(self._batch),
-                "decoder_input_ids or labels too",
-                f"{type(self.model).__name__} has a decoder: add one of them to the batch.",
-            ) from error
-
     def _site(self, name: str, graph_filter: Any) -> Site:
         part = "decoder" if "decoder" in name.split(".") else "encoder"
-        own = active_filter(graph_filter)
-        refuse_tokens(own.variant_config, "a model that is diagnosed")
-        variant = "plain" if own.variant_config is PLAIN else own.variant_config.variant
+        active = active_filter(graph_filter)
+        config = active.variant_config
+        refuse_tokens(config, "a model that is diagnosed")
         # A copy, because it is called again for the matrix, and must not call the hook again.
         return Site(
             part=part if self._two_stacks else "model",
-            variant=variant,
-            filter=copy.deepcopy(own).cpu(),
+            variant="plain" if config is PLAIN else config.variant,
+            filter=copy.deepcopy(active).cpu(),
         )
 
     def _hook(self, site: Site) -> Callable[..., None]:
@@ -278,8 +255,7 @@ class _Reader:
             tally.sites[layer] = site
             for row, keep in enumerate(self._rows(site.part, value)):
                 if len(keep) > 1:
-                    given = site.filter, attend, value, row, keep
-                    numbers = measure_heads(*given, self.settings)
+                    numbers = measure_heads(site.filter, attend, value, (row, keep), self.settings)
                     tally.layers[layer].append(numbers)
             self._bar.update()
 
@@ -294,7 +270,7 @@ class _Reader:
         if part not in self._kept:
             count = min(len(value), self.settings.max_sequences - self.sequences)
             of_frames = getattr(base_model(self.model), "_get_feature_vector_attention_mask", None)
-            mask = real_tokens(self._batch, part, shape, of_frames)
+            mask = _real_tokens(self._batch, part, shape, of_frames)
             kept = [row.nonzero()[:, 0] for row in mask[:count].cpu()]
             longest = max(map(len, kept), default=0)
             if longest > self.settings.max_tokens:
@@ -307,3 +283,69 @@ class _Reader:
                 )
             self._kept[part] = kept
         return self._kept[part]
+
+
+def _real_tokens(
+    batch: Mapping[str, Tensor],
+    part: str,
+    shape: tuple[int, int],
+    of_frames: Callable[[int, Tensor], Tensor] | None,
+) -> Tensor:
+    """True at the real tokens of a stack of layers, (B, N).
+
+    Args:
+        batch: what the model reads.
+        part: which stack it is.
+        shape: the (B, N) of its layers.
+        of_frames: of a model that hears, makes the mask of its N frames from that of its inputs.
+    """
+    speech = part != "decoder" and "input_features" in batch
+    name = "decoder_attention_mask" if part == "decoder" else "attention_mask"
+    mask = None if speech and of_frames is None else batch.get(name)
+    if mask is not None and of_frames is not None and part != "decoder":
+        mask = of_frames(shape[1], mask)
+    if mask is None:
+        return _decoder_tokens(batch, shape) if part == "decoder" else _all(shape)
+    if mask.shape != shape:
+        raise refusal(
+            f"the shape of {name}",
+            tuple(mask.shape),
+            f"{shape}, an entry for each token",
+            "Give the two-dimensional mask that the tokenizer makes.",
+        )
+    if not ((mask == 0) | (mask == 1)).all():
+        raise refusal(
+            f"a value of {name}",
+            mask[(mask != 0) & (mask != 1)][0].item(),
+            "1 at real tokens and 0 at padding",
+        )
+    return mask.bool()
+
+
+def _decoder_tokens(batch: Mapping[str, Tensor], shape: tuple[int, int]) -> Tensor:
+    """The real tokens of a decoder that has no mask, found by what its input was made from.
+
+    The decoder reads the labels, shifted to the right, or, in a model for classification,
+    `input_ids`; their padding is then its own. Labels that are classes have another shape, or are
+    floats.
+    """
+    labels, mask = batch.get("labels"), batch.get("attention_mask")
+    if labels is not None and labels.shape == shape and not labels.is_floating_point():
+        source, real = "labels", labels != -100
+    elif "decoder_input_ids" not in batch and mask is not None and mask.shape == shape:
+        source, real = "attention_mask", mask.bool()
+    else:
+        return _all(shape)
+    # Only causality hides this padding: if it were in front, real tokens would attend to it.
+    if (real[:, 1:] & ~real[:, :-1]).any():
+        raise refusal(
+            "the padding of the decoder",
+            f"not at the end, by {source}, and without decoder_attention_mask",
+            "padding at the end",
+            "Real tokens would attend to it. Pad on the right, or give decoder_attention_mask.",
+        )
+    return real
+
+
+def _all(shape: tuple[int, int]) -> Tensor:
+    return torch.ones(shape, dtype=torch.bool)

@@ -9,22 +9,30 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from hf_graphattn.errors import refusal
 
-from . import images
 from .collect import diagnose
-from .diagnosis import Diagnosis
-from .extras import optional
+from .drawing import optional
+from .inputs import (
+    TokenIds,
+    batches,
+    image_batches,
+    image_files,
+    load_model,
+    load_processor,
+    load_tokenizer,
+    readable,
+    token_ids,
+)
 from .page import save_html
-from .texts import TokenIds, batches, load_model, load_tokenizer, readable, token_ids
+from .result import Diagnosis
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure each model, write the page and, if asked for, the numbers.
+    """Measure each model, write the page and, with --json, the numbers.
 
     Raises:
         GraphAttentionError: an argument cannot be used; or matplotlib is missing.
@@ -32,28 +40,30 @@ def run(options: argparse.Namespace) -> None:
     optional("matplotlib")  # if it is missing, say so before minutes of measuring
     names = _names(options.model)
     texts = _texts(options.text, whole=options.whole_text) if options.text else []
-    files = images.image_files(options.images, options.max_sequences) if options.images else []
+    files = image_files(options.images, options.max_sequences) if options.images else []
     page = options.output or os.path.join(options.output_dir or "", "diagnosis.html")
     if options.output_dir:
         os.makedirs(options.output_dir, exist_ok=True)
     for path in filter(None, (page, options.json)):
         _check_folder(path)
-    asked = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(asked)
+        device = torch.device(name)
     except RuntimeError:
-        raise refusal("--device", asked, "a device of torch: cpu, cuda, cuda:1") from None
+        raise refusal("--device", name, "a device of torch: cpu, cuda, cuda:1") from None
     diagnoses: dict[str, Diagnosis] = {}
     read: dict[str, TokenIds] = {}
     for name, path in names.items():
         print(f"loading {name} from {path}", file=sys.stderr)
         model = load_model(path)
         if files:
-            processor, length = images.load_processor(path), sys.maxsize  # no image is cut
-            data = images.batches(model, processor, files, options.batch_size)
+            processor, length = load_processor(path), sys.maxsize  # no image is cut
+            data = image_batches(model, processor, files, options.batch_size)
         else:
             tokenizer = load_tokenizer(path)
-            length = _max_length(options.max_length, model, tokenizer)
+            length = readable(options.max_length, model, tokenizer)
+            if options.max_length > length:
+                print(f"note: --max_length is {length}, all that {name} can read", file=sys.stderr)
             read[name] = token_ids(tokenizer, texts, length, options.max_sequences)
             data = batches(model, tokenizer, read[name], options.batch_size)
         diagnoses[name] = diagnose(
@@ -108,14 +118,6 @@ def _texts(path: str, *, whole: bool) -> list[str]:
 def _check_folder(path: str) -> None:
     if not Path(path).resolve().parent.is_dir():
         raise refusal("the file to write", path, "one in a folder that exists", "Make the folder.")
-
-
-def _max_length(wanted: int, model: Any, tokenizer: Any) -> int:
-    """The wanted length, or what the model can read if that is less."""
-    length = readable(wanted, model, tokenizer)
-    if wanted > length:
-        print(f"note: --max_length is {length}, all that the model can read", file=sys.stderr)
-    return length
 
 
 def _notes(read: Mapping[str, TokenIds]) -> list[str]:

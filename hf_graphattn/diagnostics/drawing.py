@@ -6,20 +6,22 @@ changes.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .extras import optional
+from hf_graphattn.errors import GraphAttentionError
+
 from .palette import PLAIN, Look, looks
-from .result import Diagnoses, Measurements, Part, having, part_names, reference
+from .result import Diagnoses, Diagnosis, Part, reference
 
 WIDTH, HEIGHT = 3.35, 2.1  # of a panel, in inches: a column of a paper is as wide
 TITLE, TEXT, SMALL = 8.0, 7.5, 7.0  # sizes of letters, in points
@@ -31,7 +33,7 @@ DPI = 220
 FORMATS = ("png", "pdf")
 
 Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
-Draw = Callable[[Any, Look, Measurements, Part], None]
+Draw = Callable[[Any, Look, Diagnosis, Part], None]
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Panel:
     """One kind of panel, of which a figure has one for each part.
 
     x, y: the labels. draw: `draw(axis, look of the model, its diagnosis, its part)` adds a model.
-    counted: whether x is counted, as layers are. logarithmic: whether y is. compared: a part's
-    series; of several models a further panel shows how those of the others differ from plain's.
+    counted: whether x is counted, as layers are. logarithmic: whether y is. shown: y values that
+    the axis always includes. compared: a part's series; of several models a further panel shows how
+    those of the others differ from plain's.
     """
 
     x: str
@@ -49,7 +52,23 @@ class Panel:
     title: str = ""
     counted: bool = True
     logarithmic: bool = False
+    shown: tuple[float, float] | None = None
     compared: Callable[[Part], np.ndarray] | None = None
+
+
+def optional(module: str) -> Any:
+    """A module of the extra `plots`, imported when it is used.
+
+    Raises:
+        GraphAttentionError: it is not installed; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise GraphAttentionError(
+            f"this needs {module.split('.')[0]}, which is not installed. "
+            f"pip install 'hf_graphattn[plots]'"
+        ) from error
 
 
 def panels(
@@ -165,25 +184,30 @@ def labelled(diagnoses: Diagnoses) -> Diagnoses:
     return {look.label: diagnoses[name] for name, look in looks_of(diagnoses).items()}
 
 
-def by_part(diagnoses: Diagnoses, title: str, *kinds: Panel) -> tuple[Any, list[Any]]:
-    """(Figure, its axes): a panel of each kind for each part, and one legend for all of them."""
-    names, drawn = part_names(diagnoses), looks_of(diagnoses)
-    wanted = [panel for kind in kinds for panel in (kind, *_differences(diagnoses, kind))]
-    figure, axes = panels(len(names) * len(wanted), title)
-    each = itertools.product(names if len(names) > 1 else [""], wanted)
-    for (name, kind), axis in zip(each, axes, strict=True):
-        for _, model, diagnosis, part in having(diagnoses, name or names[0]):
-            kind.draw(axis, drawn[model], diagnosis, part)
-        style(axis, kind.x, kind.y, ", ".join(filter(None, (name, kind.title))))
+def by_part(diagnoses: Diagnoses, title: str, *kinds: Panel) -> Any:
+    """A figure with a panel of each kind for each part, and one legend for all of them."""
+    names = list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
+    every = [panel for kind in kinds for panel in (kind, *_differences(diagnoses, kind))]
+    figure, axes = panels(len(names) * len(every), title)
+    drawn = looks_of(diagnoses)
+    for (name, kind), axis in zip(itertools.product(names, every), axes, strict=True):
+        for model, diagnosis in diagnoses.items():
+            for part in (each for each in diagnosis.parts if each.name == name):
+                kind.draw(axis, drawn[model], diagnosis, part)
+        stack = name if len(names) > 1 else ""
+        style(axis, kind.x, kind.y, ", ".join(filter(None, (stack, kind.title))))
         if not any(np.isfinite(each.get_ydata()).any() for each in axis.lines):
             where = {"transform": axis.transAxes, "ha": "center", "va": "center"}
             axis.text(0.5, 0.5, "no finite values", fontsize=SMALL, **where)
         elif kind.logarithmic:
             log_scale(axis)
+        if kind.shown:
+            (low, high), (bottom, top) = axis.get_ylim(), kind.shown
+            axis.set_ylim(min(low, bottom), max(high, top))
         if kind.counted:
             whole_ticks(axis)
     legend(figure, axes)
-    return figure, axes
+    return figure
 
 
 def _differences(diagnoses: Diagnoses, kind: Panel) -> list[Panel]:
@@ -198,19 +222,19 @@ def _differences(diagnoses: Diagnoses, kind: Panel) -> list[Panel]:
     base = {part.name: series(part) for part in diagnoses[first].parts}
     label, same = looks_of(diagnoses)[first].label, float(kind.logarithmic)
 
-    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
-        own, other = series(part), base.get(part.name)
-        if other is None or other.shape != own.shape:  # another depth
+    def draw(axis: Any, look: Look, _: Diagnosis, part: Part) -> None:
+        values, plain = series(part), base.get(part.name)
+        if plain is None or plain.shape != values.shape:  # another depth
             return
         if look.label == label:
             axis.axhline(same, color=look.colour, linewidth=0.8, linestyle="--")
             return
         with np.errstate(divide="ignore", invalid="ignore"):
-            values = own / other if kind.logarithmic else own - other
-        line(axis, look, (range(len(own)), values, None))
+            change = values / plain if kind.logarithmic else values - plain
+        line(axis, look, (range(len(values)), change, None))
 
     what = "ratio" if kind.logarithmic else "difference"
-    return [Panel(kind.x, f"{what} to {label}", draw, kind.title, kind.counted, kind.logarithmic)]
+    return [replace(kind, y=f"{what} to {label}", draw=draw)]
 
 
 def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
@@ -218,10 +242,10 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
 
     The scale is centred on 0 if the values have both signs.
     """
-    colors = optional("matplotlib.colors")
+    sns = optional("seaborn")
     rows, heads = (max(values.shape[i] for values in maps.values()) for i in (0, 1))
-    has_numbers = max(rows, heads) <= CELLS_WITH_NUMBERS
-    columns = 1 if has_numbers or len(maps) < 3 else 2
+    numbers = max(rows, heads) <= CELLS_WITH_NUMBERS
+    columns = 1 if numbers or len(maps) < 3 else 2
     height = min(2.4, 0.7 + 0.17 * rows)
     figure, axes = panels(len(maps), title, columns=columns, height=height)
     figure.set_figheight(figure.get_figheight() + 0.6)  # for the colour bar
@@ -231,34 +255,18 @@ def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
     signed = low < 0 < high
     if signed:
         low, high = -max(-low, high), max(-low, high)
-    norm = colors.Normalize(low, high if high > low else low + 1e-9)
-    image = None
+    scale = {
+        "vmin": low,
+        "vmax": high if high > low else low + 1,
+        "cmap": "RdBu_r" if signed else "cividis",
+    }
+    text = {"annot": numbers, "fmt": ".3g", "annot_kws": {"size": SMALL}}
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
-        image = axis.imshow(
-            np.where(np.isfinite(values), values, np.nan),
-            norm=norm,
-            cmap="RdBu_r" if signed else "cividis",
-            aspect="auto",
-            interpolation="nearest",
-        )
+        sns.heatmap(values, ax=axis, cbar=False, **scale, **text)
         style(axis, "head", "layer", readable(name))
         axis.grid(False)
         axis.set_facecolor("#eeeeee")  # shows where a layer lacks the value
-        axis.locator_params(**WHOLE)
-        if has_numbers:
-            _write_values(axis, values, image)
-    bar = figure.colorbar(image, ax=axes, location="bottom", aspect=40)
+    bar = figure.colorbar(axes[0].collections[0], ax=axes, location="bottom", aspect=40)
     bar.set_label(label, fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     return figure
-
-
-def _write_values(axis: Any, values: np.ndarray, image: Any) -> None:
-    for (layer, head), value in np.ndenumerate(values):
-        if math.isfinite(value):
-            red, green, blue, _ = image.cmap(image.norm(value))
-            dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
-            colour = "white" if dark else "black"
-            axis.text(
-                head, layer, f"{value:.3g}", ha="center", va="center", color=colour, size=SMALL
-            )

@@ -74,16 +74,16 @@ def measure_heads(
     graph_filter: GraphFilter,
     attend: Any,
     value: Tensor,
-    row: int,
-    keep: Tensor,
+    sequence: tuple[int, Tensor],
     settings: Settings,
 ) -> Numbers:
     """Every statistic of one sequence in one layer, as arrays of (H,) or (H, points).
 
-    attend, value: what the filter was called with, for the whole batch. keep: the indices of the
-    sequence's real tokens, ascending. Where only the architecture's own attention knows A, it is
-    that one's, in the model's dtype.
+    attend, value: what the filter was called with, for the whole batch. sequence: its row in the
+    batch, and the indices of its real tokens, ascending. Where only the architecture's own
+    attention knows A, it is that one's, in the model's dtype.
     """
+    row, keep = sequence
     inputs = attend.inputs.of_sequence(row, keep, exact)
     value = exact(value[row : row + 1])[:, :, keep]
     attend = backends.make(DELEGATE if attend.name == DELEGATE else EAGER, inputs)
@@ -93,7 +93,7 @@ def measure_heads(
     response = spectrum if attention.equal(filtered) else statistics.spectrum(filtered)
     before = statistics.distances(value[0])
     after = statistics.distances(filtered @ value[0])
-    found = {
+    numbers = {
         "entropy": statistics.entropy(attention),
         "uniform_entropy": statistics.uniform_entropy(attention),
         "homophily": statistics.homophily(before),
@@ -104,9 +104,9 @@ def measure_heads(
     }
     for p in settings.powers:
         first, last = (statistics.energy(attention, d, p) for d in (before, after))
-        found |= {f"energy_p{p:g}_before": first, f"energy_p{p:g}_after": last}
-        found[f"energy_p{p:g}_falls"] = statistics.falls(first, last).double()
-    return {name: tensor.numpy() for name, tensor in found.items()}
+        numbers |= {f"energy_p{p:g}_before": first, f"energy_p{p:g}_after": last}
+        numbers[f"energy_p{p:g}_falls"] = statistics.falls(first, last).double()
+    return {name: tensor.numpy() for name, tensor in numbers.items()}
 
 
 def measure_states(hidden: Sequence[Tensor], row: int, keep: Tensor) -> Numbers:
@@ -174,12 +174,12 @@ def _scalars(sites: Sequence[Site]) -> tuple[dict[str, np.ndarray], tuple[str, .
 
 def _scalars_of(graph_filter: GraphFilter) -> Numbers:
     """Name -> (H,). If each head has several values (polynomial), they are name_0, name_1 ..."""
-    found: Numbers = {}
+    numbers: Numbers = {}
     for name in graph_filter.variant_config.scalars:
         value: Any = getattr(graph_filter, name)
         array = np.asarray(exact(value) if isinstance(value, Tensor) else value)
         if array.ndim == 2:
-            found |= {f"{name}_{k}": column for k, column in enumerate(array.T)}
+            numbers |= {f"{name}_{k}": column for k, column in enumerate(array.T)}
         else:
-            found[name] = np.broadcast_to(array, (graph_filter.num_heads,)).copy()
-    return found
+            numbers[name] = np.broadcast_to(array, (graph_filter.num_heads,)).copy()
+    return numbers

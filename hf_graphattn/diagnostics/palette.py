@@ -64,15 +64,17 @@ def looks(variants: Mapping[str, str]) -> dict[str, Look]:
     """
     variants = {name: _preset(name, variant) or variant for name, variant in variants.items()}
     are_named = {name: title(name) == title(variant) for name, variant in variants.items()}
-    found: dict[str, tuple[str, str]] = {}
+    pairs: dict[str, tuple[str, str]] = {}
     for name in sorted(variants, key=lambda name: not are_named[name]):
-        own, others = _of_variant(variants[name]), _by_letters(name)
-        taken = {colour for colour, _ in found.values()}
-        found[name] = next((pair for pair in (*own, *others) if pair[0] not in taken), others[0])
+        preferred, others = _of_variant(variants[name]), _by_letters(name)
+        used = {colour for colour, _ in pairs.values()}
+        pairs[name] = next(
+            (pair for pair in (*preferred, *others) if pair[0] not in used), others[0]
+        )
     labels = {name: title(name) if are_named[name] else name for name in variants}
     common = {label for label, count in Counter(labels.values()).items() if count > 1}
     return {
-        name: Look(name if labels[name] in common else labels[name], *found[name])
+        name: Look(name if labels[name] in common else labels[name], *pairs[name])
         for name in variants
     }
 
@@ -88,15 +90,15 @@ def _of_variant(variant: str) -> list[tuple[str, str]]:
     if variant in PLAIN:
         return [(BLACK, "o"), (GREY, "o")]
     config, preset = variant_configs().get(variant), PRESETS.get(variant)
-    own = config.colour if config else preset and preset[2]
-    return [pair for place, pair in enumerate(PAIRS) if place == own]
+    place = config.colour if config else preset and preset[2]
+    return [] if place is None else [PAIRS[place]]
 
 
 def _by_letters(name: str) -> list[tuple[str, str]]:
     """Every colour with its marker: those of no variant, from one that the name alone says, on."""
-    said = {pair for variant in variant_configs() for pair in _of_variant(variant)}
-    spare = [pair for pair in PAIRS if pair not in said]
-    others = [pair for pair in PAIRS if pair in said]
+    named = {pair for variant in variant_configs() for pair in _of_variant(variant)}
+    spare = [pair for pair in PAIRS if pair not in named]
+    others = [pair for pair in PAIRS if pair in named]
     number = zlib.crc32(name.encode())
     return [
         pairs[(number + step) % len(pairs)]

@@ -62,7 +62,10 @@ def spectrum(matrix: Tensor) -> Tensor:
     row. For the filtered matrix H it is the filter's frequency response on the graph A, and its
     first entry is the largest eigenvalue of p-LaT's Theorem 4.4. GFSA's Figures 2, 4 and 5 draw
     another spectrum, a discrete Fourier transform (its appendix D). A causal matrix is triangular:
-    its eigenvalues are its diagonal. It is NaN if the matrix has a value that is not finite.
+    its eigenvalues are its diagonal. p-LaT's Theorem 4.3, by which a positive matrix with a largest
+    eigenvalue of at most 1 is low-pass, is false as it stands: that of [[0.5, 0.3], [0.1, 0.2]] is
+    0.579, and its ratio of high-frequency to DC energy tends to 0.583. It is NaN if the matrix has
+    a value that is not finite.
     """
     finite = matrix.isfinite().flatten(1).all(-1)
     eigenvalues = torch.linalg.eigvals(matrix.where(finite[:, None, None], torch.zeros(())))
@@ -142,5 +145,5 @@ def on_grid(values: Tensor, points: int) -> Tensor:
     the same number of points, and thus a mean.
     """
     rows = values.reshape(1, -1, values.shape[-1])
-    found = nn.functional.interpolate(rows, points, mode="linear", align_corners=True)
-    return found.reshape(*values.shape[:-1], points)
+    sampled = nn.functional.interpolate(rows, points, mode="linear", align_corners=True)
+    return sampled.reshape(*values.shape[:-1], points)

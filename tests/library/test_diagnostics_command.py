@@ -26,8 +26,14 @@ pytest.importorskip("matplotlib")
 from pages import Reader, assert_pictures
 
 from hf_graphattn.command import main
-from hf_graphattn.diagnostics.command import _names, load_model, load_tokenizer, token_ids
-from hf_graphattn.diagnostics.images import batches, image_files
+from hf_graphattn.diagnostics.command import _names
+from hf_graphattn.diagnostics.inputs import (
+    image_batches,
+    image_files,
+    load_model,
+    load_tokenizer,
+    token_ids,
+)
 from hf_graphattn.diagnostics.plots import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,12 +125,12 @@ def test_images_are_read_upright_and_refused_where_they_break(tmp_path: Path) ->
     def processor(images: list[Image.Image], return_tensors: str) -> dict[str, object]:
         return {"pixel_values": [np.asarray(image) for image in images]}
 
-    (read,) = next(batches(model, processor, [file], 1))["pixel_values"]
+    (read,) = next(image_batches(model, processor, [file], 1))["pixel_values"]
     np.testing.assert_array_equal(read, np.rot90(pixels, -1))
     for length in (200, 60):
         file.write_bytes(file.read_bytes()[:length])
         with pytest.raises(ga.GraphAttentionError, match=r"a\.png.*Pillow can read"):
-            next(batches(model, processor, [file], 1))
+            next(image_batches(model, processor, [file], 1))
 
 
 def test_the_command_takes_decoders_and_says_that_tokenizers_differ(

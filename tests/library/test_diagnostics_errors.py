@@ -31,20 +31,12 @@ def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
 @pytest.mark.parametrize(
     ("data", "how", "words"),
     [
-        ([["text"]], {}, r"a batch is 'list'; allowed: a dict of tensors"),
-        ({"input_ids": [[3, 4]]}, {}, r"'input_ids' of a batch is 'list'; allowed: a dict of"),
         ([], {}, r"allowed: one or more such sequences"),
         ({"input_ids": torch.tensor([[3]])}, {}, r"without a sequence of two tokens"),
         (NINE, {"max_tokens": 8}, r"length is 9; allowed: at most max_tokens=8"),
         (NINE, {"max_sequences": 0}, r"max_sequences is 0"),
         (NINE, {"orders": (2.5,)}, r"orders is 2\.5; allowed: integers"),
-        (NINE, {"orders": ()}, r"orders is \(\); allowed: one or more"),
-        (NINE, {"orders": 3}, r"orders is 3; allowed: one or more"),
         (NINE, {"orders": (2, 10**9)}, r"orders is .*; allowed: at most 1000000, .*GFSA"),
-        (NINE, {"powers": 2.0}, r"powers is 2\.0; allowed: one or more"),
-        (3, {}, r"data is 3; allowed: a batch"),
-        (torch.tensor(1.0), {}, r"data is tensor\(1\.\); allowed: a batch"),
-        ({"input_ids": None}, {}, r"a batch is \{'input_ids': None\}; allowed: a dict of tensors"),
         (
             {**NINE, "attention_mask": torch.tensor([[1.0] * 8 + [float("nan")]])},
             {},
@@ -61,13 +53,6 @@ def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
 def test_refusals(data: Any, how: dict[str, Any], words: str) -> None:
     with pytest.raises(ga.GraphAttentionError, match=words):
         diagnose(build("BERT"), data, **how)
-
-
-def test_a_decoder_must_be_given_something_to_read() -> None:
-    model = build("T5")
-    batch = {"input_ids": torch.ones(1, 4, dtype=torch.long)}
-    with pytest.raises(ga.GraphAttentionError, match="decoder_input_ids or labels"):
-        diagnose(model, batch)
 
 
 @pytest.mark.parametrize("stages", [1, 2])

@@ -156,6 +156,6 @@ def test_an_energy_that_is_kept_does_not_fall() -> None:
     inputs = AttentionInputs(scores, scores.roll(1, -1) / 1e4, None, False, 1.0, 0.0)
     value = torch.randn(1, 50, length, 3, dtype=torch.float64)
     attend, every = make("eager", inputs), torch.arange(length)
-    kept = measure.measure_heads(PLAIN.build(50), attend, value, 0, every, settings)
+    kept = measure.measure_heads(PLAIN.build(50), attend, value, (0, every), settings)
     np.testing.assert_allclose(kept["energy_p2_before"], kept["energy_p2_after"])
     assert kept["energy_p2_falls"].sum() == kept["energy_p1.5_falls"].sum() == 0

@@ -24,10 +24,11 @@ from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
 pytest.importorskip("matplotlib")
 from matplotlib.text import Text
 
-from hf_graphattn.diagnostics.findings import COMPARED, FINDINGS, findings
-from hf_graphattn.diagnostics.plots import FIGURES
+from hf_graphattn.diagnostics.drawing import heat_maps
+from hf_graphattn.diagnostics.plots import FIGURES, findings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HEAT_MAPS = ("attention_entropy", "scalars")
 NASTY = 'a<b>&"c'
 
 
@@ -72,37 +73,37 @@ def html(diagnoses: dict[str, Diagnosis], tmp_path_factory: pytest.TempPathFacto
 def test_the_page_holds_every_figure_and_nothing_from_elsewhere(
     html: str, diagnoses: dict[str, Diagnosis]
 ) -> None:
-    assert set(FIGURES) == set(FINDINGS)
     assert_pictures(html, len(FIGURES))
     assert "a&lt;b&gt;&amp;&quot;c" in html
     assert "<b>" not in html
     words = " ".join(Reader(html).words)
     assert NASTY in words
-    assert "learning rate was too low to move it" in words
-    for name, finding in findings(diagnoses).items():
-        assert finding.heading in words
-        assert finding.claim in words
-        assert len(finding.here) == 2 + (name in COMPARED)
-        assert all(sentence in words for sentence in finding.here)
+    for name, sentences in findings(diagnoses).items():
+        figure = FIGURES[name]
+        assert figure.heading in words
+        assert figure.claim in words
+        assert len(sentences) == 2 + (figure.trend is not None)
+        assert all(sentence in words for sentence in sentences)
 
 
 @pytest.mark.parametrize("case", ["plain", "single", "broken"])
 def test_every_figure_draws_every_case(case: str, diagnoses: dict[str, Diagnosis]) -> None:
-    given = {
+    cases = {
         "plain": lambda: {NASTY: diagnoses[NASTY]},
         "single": lambda: {"one": single()},
         "broken": lambda: {"broken": broken(diagnoses["gfsa"])},
-    }[case]()
-    drawn = figures(given)
+    }
+    named = cases[case]()
+    drawn = figures(named)
     assert set(drawn) == set(FIGURES) - ({"scalars"} if case == "plain" else set())
     for name, figure in drawn.items():
         figure.draw_without_rendering()
         assert_readable(name, figure)
-        panels = (axis for axis in figure.axes if axis.get_label() != "<colorbar>")
-        empty = [axis for axis in panels if not axis.images and not has_numbers(axis)]
+        maps = name in HEAT_MAPS
+        empty = [axis for axis in figure.axes if not maps and not has_numbers(axis)]
         assert all("no finite values" in axis.texts[0].get_text() for axis in empty), name
-    sentences = [sentence for finding in findings(given).values() for sentence in finding.here]
-    assert all("nothing can be read off" in each for each in sentences) == (case == "broken")
+    sentences = [sentence for each in findings(named).values() for sentence in each]
+    assert all("not finite" in each for each in sentences) == (case == "broken")
 
 
 def assert_readable(name: str, figure: Any) -> None:
@@ -134,8 +135,22 @@ def test_lines_show_the_numbers(diagnoses: dict[str, Diagnosis]) -> None:
         x for x in drawn["approximation_error"].axes[0].lines if x.get_label() == "bound 2K"
     )
     np.testing.assert_array_equal(bound.get_ydata(), 2 * bound.get_xdata())
-    heat = drawn["attention_entropy"].axes[0].images[0].get_array()
+    heat = drawn["attention_entropy"].axes[0].collections[0].get_array()
     np.testing.assert_array_equal(heat, diagnoses[NASTY].parts[0].by_head["entropy"].mean)
+
+
+def test_axes_show_the_whole_range_and_no_rounding_error(diagnoses: dict[str, Diagnosis]) -> None:
+    part = diagnoses["gfsa"].parts[0]
+    values = dataclasses.replace(part.singular_values, mean=np.array([1, 0.5, 1e-9]))
+    changed = dataclasses.replace(part, singular_values=values)
+    drawn = figures({"x": dataclasses.replace(diagnoses["gfsa"], parts=(changed,))})
+    line = drawn["singular_values"].axes[0].lines[0].get_ydata()
+    np.testing.assert_array_equal(line, [1, 0.5, np.nan])
+    for name, bottom, top in (("homophily", 0, 1), ("largest_eigenvalue", 0.9, 1.1)):
+        low, high = drawn[name].axes[0].get_ylim()
+        assert low <= bottom < top <= high
+    cells = heat_maps("", "", {"x": np.array([[np.inf, np.nan, 1.0]])}).axes[0].collections[0]
+    np.testing.assert_array_equal(np.ma.getmaskarray(cells.get_array()), [[True, True, False]])
 
 
 def legend_of(figure: Any) -> list[str]:
@@ -149,7 +164,7 @@ def test_no_name_is_cut_off_or_left_out(diagnoses: dict[str, Diagnosis]) -> None
     for name, figure in figures(named).items():
         figure.draw_without_rendering()
         texts = [axis.title for axis in figure.axes]
-        if name not in ("attention_entropy", "scalars"):
+        if name not in HEAT_MAPS:
             shown = "".join(legend_of(figure)).replace("\n", "")
             assert all(each in shown for each in named), name
             texts += figure.legends[0].get_texts()
@@ -159,7 +174,7 @@ def test_no_name_is_cut_off_or_left_out(diagnoses: dict[str, Diagnosis]) -> None
             assert box.x1 <= figure.bbox.width, (name, text.get_text())
             assert box.y1 <= figure.bbox.height, (name, text.get_text())
         panel = min(axis.get_window_extent().height for axis in figure.axes)
-        assert panel > 1.0 * figure.dpi or figure.axes[0].images, name  # the legend left room
+        assert panel > 1.0 * figure.dpi or name in HEAT_MAPS, name  # the legend left room
 
 
 def test_findings_say_what_the_numbers_say(diagnoses: dict[str, Diagnosis]) -> None:
@@ -169,39 +184,52 @@ def test_findings_say_what_the_numbers_say(diagnoses: dict[str, Diagnosis]) -> N
     def changed(**changes: Any) -> Diagnosis:
         return dataclasses.replace(whole, parts=(dataclasses.replace(part, **changes),))
 
-    def told(name: str, **changes: Any) -> str:
-        return findings({"x": changed(**changes)})[name].here[0]
+    def finding(name: str, **changes: Any) -> str:
+        return findings({"x": changed(**changes)})[name][0]
 
     def cosine(*values: float) -> dict[str, Any]:
         summary = dataclasses.replace(part.by_depth["cosine"], mean=np.array(values))
         return {"by_depth": {**part.by_depth, "cosine": summary}}
 
-    rose = told("cosine_similarity", **cosine(0.2, 0.9, 0.6))
-    assert rose == "x: from 0.2 at the embeddings to 0.6 at the last depth: the tokens grew alike."
-    assert "grew apart" in told("cosine_similarity", **cosine(0.6, 0.9, 0.2))
-    assert "hardly changed" in told("cosine_similarity", **cosine(0.6, 0.9, 0.6))
-    pair = {"x": changed(**cosine(0.2, 0.9, 0.6)), "y": changed(**cosine(0.2, 0.9, 0.5))}
-    compared = findings(pair)["cosine_similarity"].here[2]
-    assert compared == "y against x at the last depth: 0.5 to 0.6, tokens less alike."
-    three = {"before": changed(), "gfsa": changed(), "none": changed(**cosine(0.2, 0.9, 0.5))}
-    compared = findings(three)["cosine_similarity"].here[3:]
-    assert [each.split(" at the")[0] for each in compared] == [
-        *("before against none", "gfsa against none"),  # what is plain by its name
-    ]
-    assert "the bound holds" in told("approximation_error")
-    over = told("approximation_error", worst_error=np.full(9, 7.0))
-    assert "worst error seen is 7 at K = 2, 175% of 2K: THE BOUND IS BROKEN" in over
-    falls = dict(part.by_head)
-    for name in falls:
-        if name.endswith("_falls"):
-            falls[name] = dataclasses.replace(falls[name], mean=np.ones((2, 4)))
-    assert "p = 2: 100.0%" in told("energy", by_head=falls)
-    assert "holds everywhere here" in told("energy", by_head=falls)
-    near = np.array([[1.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.5, 0.5]])  # Def. 4.5 wants all pairs
-    close = {"homophily": dataclasses.replace(part.by_head["homophily"], mean=near)}
-    assert told("homophily", by_head={**part.by_head, **close}) == (
-        "x: 62.5% of the pairs, 0.0% to 100.0% a head; all pairs in 38% of the heads, none in 12%."
+    def by_head(suffix: str, values: np.ndarray) -> dict[str, Any]:
+        changes = {
+            name: dataclasses.replace(summary, mean=values)
+            for name, summary in part.by_head.items()
+            if name.endswith(suffix)
+        }
+        return {"by_head": part.by_head | changes}
+
+    rose = finding("cosine_similarity", **cosine(0.2, 0.9, 0.6))
+    assert (
+        rose
+        == "x: cosine similarity 0.2 at the embeddings, 0.6 at the last depth: tokens more alike."
     )
+    assert "less alike" in finding("cosine_similarity", **cosine(0.6, 0.9, 0.2))
+    assert "no change" in finding("cosine_similarity", **cosine(0.6, 0.9, 0.6))
+    pair = {"x": changed(**cosine(0.2, 0.9, 0.6)), "y": changed(**cosine(0.2, 0.9, 0.5))}
+    compared = findings(pair)["cosine_similarity"][2]
+    assert compared == "y has cosine similarity 0.5 at the last depth, x 0.6: tokens less alike."
+    three = {"before": changed(), "gfsa": changed(), "none": changed(**cosine(0.2, 0.9, 0.5))}
+    compared = findings(three)["cosine_similarity"][3:]
+    assert [each.split()[0] for each in compared] == ["before", "gfsa"]
+    assert all("none 0.5" in each for each in compared)  # plain by its name
+    assert "the bound holds" in finding("approximation_error")
+    over = finding("approximation_error", worst_error=np.full(9, 7.0))
+    assert "error is 7 at K = 2, 175% of 2K: THE BOUND IS BROKEN" in over
+    halves = finding("energy", **by_head("_falls", np.array([[1.0, 0.0]] * 2)))
+    assert "50.0% for p = 2," in halves
+    near = np.array([[1.0, 0.0, 0.5, 0.5], [1.0, 1.0, 0.5, 0.5]])  # Def. 4.5 wants all pairs
+    homophily = finding("homophily", **by_head("homophily", near))
+    assert re.findall(r"[\d.]+%", homophily) == ["62.5%", "38%", "12%"]
+    largest = finding("largest_eigenvalue", **by_head("largest_eigenvalue", near + 0.5))
+    assert largest == "x: 0.5 to 1.5, above 1 in 38% of the heads."
+    entropy = finding("attention_entropy", **by_head("entropy", near * 2))
+    assert re.findall(r"[\d.]+ nats", entropy) == ["1.25 nats"]
+    response = {"mean": np.linspace(0, 1, 4).reshape(1, 1, 4)}
+    passed = finding("frequency_response", response=dataclasses.replace(part.response, **response))
+    assert "0.833 in H" in passed
+    learned = {"w_K": np.array([[np.nan] * 4, [0.5, -0.25, 0.125, 0.0]])}
+    assert finding("scalars", scalars=learned, learned=("w_K",)) == "x: w_K from -0.25 to 0.5."
 
 
 def test_without_matplotlib_the_error_names_the_extra(

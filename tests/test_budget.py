@@ -22,7 +22,7 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "hf_graphattn/*.py": (450, "patch_model, the command, errors, public names"),
     "hf_graphattn/architectures": (350, "the rule that finds attention; tables of classes"),
     "hf_graphattn/backends": (600, "A x by six ways, each with the reasons why it cannot run"),
-    "hf_graphattn/diagnostics": (1300, "numbers, figures, findings, a page; text and images"),
+    "hf_graphattn/diagnostics": (1450, "numbers, figures, findings, a page; text and images"),
     "hf_graphattn/interface": (1050, "the attention function, masks, cache; the other ways to act"),
     "hf_graphattn/kernels": (900, "p-LaT and polynomials in blocks and in Triton, with backwards"),
     "hf_graphattn/loading": (400, "models, filters alone, adapters: every tensor accounted for"),

@@ -6,8 +6,9 @@ pandas are imported when a figure or a data frame is made.
 """
 
 from .collect import diagnose
+from .diagnosis import Diagnosis
 from .page import save_html
 from .plots import figures
-from .result import Diagnosis, Part, Summary
+from .result import Part, Summary
 
 __all__ = ["Diagnosis", "Part", "Summary", "diagnose", "figures", "save_html"]

@@ -30,8 +30,8 @@ from hf_graphattn.variants.base import finite_number, is_integer, refuse_tokens
 from hf_graphattn.variants.gfsa import MOST, GFSAConfig
 from hf_graphattn.version import __version__
 
+from .diagnosis import Diagnosis
 from .measure import Settings, Site, Tally, measure_heads, measure_states, summarize
-from .result import Diagnosis
 
 # Recording attentions, which a config may ask for, would call each filter and hook again.
 FLAGS = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}

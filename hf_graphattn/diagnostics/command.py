@@ -15,6 +15,7 @@ import torch
 from hf_graphattn.errors import refusal
 
 from .collect import diagnose
+from .diagnosis import Diagnosis
 from .drawing import optional
 from .inputs import (
     TokenIds,
@@ -28,7 +29,6 @@ from .inputs import (
     token_ids,
 )
 from .page import save_html
-from .result import Diagnosis
 
 
 def run(options: argparse.Namespace) -> None:

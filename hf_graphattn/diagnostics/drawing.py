@@ -21,7 +21,7 @@ import numpy as np
 from hf_graphattn.errors import GraphAttentionError
 
 from .palette import PLAIN, Look, looks
-from .result import Diagnoses, Diagnosis, Part, reference
+from .result import Diagnoses, Measurements, Part, reference
 
 WIDTH, HEIGHT = 3.35, 2.1  # of a panel, in inches: a column of a paper is as wide
 TITLE, TEXT, SMALL = 8.0, 7.5, 7.0  # sizes of letters, in points
@@ -33,7 +33,7 @@ DPI = 220
 FORMATS = ("png", "pdf")
 
 Values = tuple[Sequence[float] | np.ndarray, np.ndarray, np.ndarray | None]  # x, y, half a band
-Draw = Callable[[Any, Look, Diagnosis, Part], None]
+Draw = Callable[[Any, Look, Measurements, Part], None]
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _differences(diagnoses: Diagnoses, kind: Panel) -> list[Panel]:
     base = {part.name: series(part) for part in diagnoses[first].parts}
     label, same = looks_of(diagnoses)[first].label, float(kind.logarithmic)
 
-    def draw(axis: Any, look: Look, _: Diagnosis, part: Part) -> None:
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         values, plain = series(part), base.get(part.name)
         if plain is None or plain.shape != values.shape:  # another depth
             return

@@ -14,7 +14,7 @@ from typing import Any
 
 from .drawing import optional
 from .plots import FIGURES, figures, findings, worst_share
-from .result import DEPTHS, HEADS, Diagnoses, Diagnosis, Part, named_parts, number
+from .result import DEPTHS, HEADS, Diagnoses, Measurements, Part, named_parts, number
 
 SCREEN = 160  # pixels of a page for an inch of a figure, which is drawn for a narrow column
 CSS = """
@@ -70,7 +70,7 @@ def page(diagnoses: Diagnoses, notes: Sequence[str] = ()) -> str:
     )
 
 
-def _cells(diagnosis: Diagnosis, part: Part) -> dict[str, str]:
+def _cells(diagnosis: Measurements, part: Part) -> dict[str, str]:
     """The column of a part in the table."""
     depth = {name: number(part.by_depth[name].mean[-1]) for name in DEPTHS}
     head = {name: number(part.by_head[name].mean.mean()) for name in HEADS}

@@ -17,7 +17,7 @@ import numpy as np
 
 from .drawing import Draw, Panel, Values, by_part, heat_maps, labelled, line
 from .palette import GREY, PLAIN, Look
-from .result import Diagnoses, Diagnosis, Part, named_parts, reference
+from .result import Diagnoses, Measurements, Part, named_parts, reference
 
 NOT_FINITE = "the numbers of the model are not finite."
 SAME = 0.01  # a change that is a smaller share of the larger value is no change
@@ -45,7 +45,7 @@ class Figure:
     heading: str
     claim: str
     draw: Callable[[Diagnoses, str], Any]
-    finding: Callable[[Diagnosis, Part], str]
+    finding: Callable[[Measurements, Part], str]
     trend: Trend | None = None
 
 
@@ -73,7 +73,7 @@ def findings(diagnoses: Diagnoses) -> dict[str, list[str]]:
     }
 
 
-def finding(name: str, diagnosis: Diagnosis, part: Part) -> str:
+def finding(name: str, diagnosis: Measurements, part: Part) -> str:
     """What the figure of this name shows of a part of a model, as one sentence."""
     values = (part.by_depth["cosine"].mean, part.by_head["entropy"].mean)
     if not all(np.isfinite(each).all() for each in values):
@@ -107,14 +107,14 @@ def _change(trend: Trend, first: float, last: float) -> str:
 def _by_depth(heading: str, claim: str, y: str, trend: Trend, *others: Panel) -> Figure:
     """The figure of a statistic of representations, beside other panels of them."""
 
-    def draw(axis: Any, look: Look, _: Diagnosis, part: Part) -> None:
+    def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         summary = part.by_depth[trend.statistic]
         line(axis, look, (range(part.layers + 1), summary.mean, summary.std))
 
     def compared(part: Part) -> np.ndarray:
         return part.by_depth[trend.statistic].mean
 
-    def change(diagnosis: Diagnosis, part: Part) -> str:
+    def change(diagnosis: Measurements, part: Part) -> str:
         first, last = compared(part)[[0, -1]]
         numbers = f"{first:.3g} at the embeddings, {last:.3g} at the last depth"
         return f"{trend.name} {numbers}: {_change(trend, first, last)}."
@@ -133,13 +133,13 @@ def _by_layer(statistic: str) -> Draw:
     return lambda axis, look, _, part: line(axis, look, _heads(part, statistic))
 
 
-def _draw_singular_values(axis: Any, look: Look, _: Diagnosis, part: Part) -> None:
+def _draw_singular_values(axis: Any, look: Look, _: Measurements, part: Part) -> None:
     values = part.singular_values.mean
     shown = np.where(values >= FLOOR, values, np.nan)
     line(axis, look, (np.linspace(0, 1, values.size), shown, None), marker="")
 
 
-def _draw_response(axis: Any, look: Look, _: Diagnosis, part: Part) -> None:
+def _draw_response(axis: Any, look: Look, _: Measurements, part: Part) -> None:
     """|eigenvalues| of the filtered matrix H, sorted, and of A, dashed."""
     filtered, plain = (
         each.mean.reshape(-1, each.mean.shape[-1])
@@ -152,7 +152,7 @@ def _draw_response(axis: Any, look: Look, _: Diagnosis, part: Part) -> None:
         line(axis, look, values, f"{look.label}: its A", marker="", linestyle="--")
 
 
-def _response(diagnosis: Diagnosis, part: Part) -> str:
+def _response(diagnosis: Measurements, part: Part) -> str:
     summaries = (part.response.mean, part.attention_response.mean)
     filtered, plain = (float(each[..., each.shape[-1] // 2 :].mean()) for each in summaries)
     numbers = f"the smaller half of the spectrum has mean magnitude {filtered:.3g} in H"
@@ -163,7 +163,7 @@ def _draw_energy(diagnoses: Diagnoses, title: str) -> Any:
     """A panel for each p: the energy of the values before and after a layer's filter."""
 
     def draws(p: float) -> Draw:
-        def draw(axis: Any, look: Look, diagnosis: Diagnosis, part: Part) -> None:
+        def draw(axis: Any, look: Look, diagnosis: Measurements, part: Part) -> None:
             if p in diagnosis.powers:
                 for when, matrix, dashes in (("before", "V", "-"), ("after", "HV", "--")):
                     layers, mean, _ = _heads(part, f"energy_p{p:g}_{when}")
@@ -179,19 +179,19 @@ def _draw_energy(diagnoses: Diagnoses, title: str) -> Any:
     return by_part(diagnoses, title, *kinds)
 
 
-def _energy(diagnosis: Diagnosis, part: Part) -> str:
+def _energy(diagnosis: Measurements, part: Part) -> str:
     shares = {p: part.by_head[f"energy_p{p:g}_falls"].mean.mean() for p in diagnosis.powers}
     shown = ", ".join(f"{share:.1%} for p = {p:g}" for p, share in shares.items())
     return f"the energy falls in this share of heads and sequences: {shown}."
 
 
-def _largest(diagnosis: Diagnosis, part: Part) -> str:
+def _largest(diagnosis: Measurements, part: Part) -> str:
     largest = part.by_head["largest_eigenvalue"].mean
     above = float((largest > 1 + SAME).mean())
     return f"{largest.min():.3g} to {largest.max():.3g}, above 1 in {above:.0%} of the heads."
 
 
-def _homophily(diagnosis: Diagnosis, part: Part) -> str:
+def _homophily(diagnosis: Measurements, part: Part) -> str:
     share = part.by_head["homophily"].mean
     every, none = float((share == 1).mean()), float((share == 0).mean())
     mean = f"{share.mean():.1%} of the pairs are close"
@@ -204,7 +204,7 @@ def _draw_entropy(diagnoses: Diagnoses, title: str) -> Any:
     return heat_maps(title, "entropy (nats)", maps)
 
 
-def _entropy(diagnosis: Diagnosis, part: Part) -> str:
+def _entropy(diagnosis: Measurements, part: Part) -> str:
     entropy, most = (part.by_head[name].mean.mean() for name in ("entropy", "uniform_entropy"))
     return f"the mean is {entropy:.3g} nats, that of uniform attention {most:.3g}."
 
@@ -220,13 +220,13 @@ def _draw_scalars(diagnoses: Diagnoses, title: str) -> Any:
     return heat_maps(title, "value", maps) if maps else None
 
 
-def _scalars(diagnosis: Diagnosis, part: Part) -> str:
+def _scalars(diagnosis: Measurements, part: Part) -> str:
     values = {name: part.scalars[name][np.isfinite(part.scalars[name])] for name in part.learned}
     ends = [f"{name} from {each.min():.3g} to {each.max():.3g}" for name, each in values.items()]
     return f"{'; '.join(ends) or 'no learned scalars'}."
 
 
-def _draw_approximation(axis: Any, look: Look, diagnosis: Diagnosis, part: Part) -> None:
+def _draw_approximation(axis: Any, look: Look, diagnosis: Measurements, part: Part) -> None:
     orders, worst = np.array(diagnosis.orders), (diagnosis.orders, part.worst_error, None)
     mean = _mean(part.approximation_error.mean, (0, 1))
     line(axis, look, (orders, mean, None), f"{look.label}: mean")
@@ -234,12 +234,12 @@ def _draw_approximation(axis: Any, look: Look, diagnosis: Diagnosis, part: Part)
     axis.plot(orders, 2 * orders, color=GREY, linewidth=1.2, label="bound 2K")
 
 
-def worst_share(diagnosis: Diagnosis, part: Part) -> np.ndarray:
+def worst_share(diagnosis: Measurements, part: Part) -> np.ndarray:
     """The largest error of each A^K as a share of its bound 2K, (orders,)."""
     return part.worst_error / (2 * np.array(diagnosis.orders))
 
 
-def _approximation(diagnosis: Diagnosis, part: Part) -> str:
+def _approximation(diagnosis: Measurements, part: Part) -> str:
     share = worst_share(diagnosis, part)
     k = int(share.argmax())
     verdict = "the bound holds" if share[k] <= 1 else "THE BOUND IS BROKEN"

@@ -1,12 +1,7 @@
-"""What was measured: numbers by depth, layer and head; of one model, or of several.
-
-Printed, a diagnosis is a table of each stack of layers. matplotlib, pandas and what needs them are
-imported when a figure or a data frame is made.
-"""
+"""What was measured: numbers by depth, layer and head; of one model, or of several."""
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import os
@@ -17,15 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from hf_graphattn.model.report import Table
-
 from .palette import PLAIN
 
 FORMAT = 1  # of the JSON
-WIDTH = 100  # the most characters of a printed line
 DEPTHS = ("cosine", "high_to_dc", "effective_rank")  # of the tokens after a layer, in the table
 HEADS = ("entropy", "largest_eigenvalue", "homophily")  # of its attention, means over heads
-BELOW = ("cosine_similarity", "high_to_dc", "singular_values")  # figures with a finding below it
 
 
 @dataclass(frozen=True)
@@ -91,10 +82,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """Everything that `diagnose` measured: as a table, as JSON, as figures, as one page.
-
-    Printed, and in a notebook, it is a table with a row for each layer.
+class Measurements:
+    """Everything that `diagnose` measured of a model, as numbers; `Diagnosis` also shows them.
 
     model: class name. parts: the stacks of layers. powers: the p of the energies. orders: the K
     of the approximation error. versions: of hf_graphattn, torch and transformers.
@@ -106,54 +95,11 @@ class Diagnosis:
     orders: tuple[int, ...]
     versions: dict[str, str] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        parts = ", ".join(
-            f"{part.name} of {part.layers} layers x {part.heads} heads ({part.variant})"
-            for part in self.parts
-        )
-        return f"<Diagnosis of {self.model}: {parts}; {self.parts[0].sequences} sequences>"
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self._tables()))
-
-    def _repr_html_(self) -> str:
-        return "".join(table._repr_html_() for table in self._tables())
-
-    def _tables(self) -> list[LayerTable]:
-        from .plots import finding
-
-        return [
-            LayerTable(
-                f"{where}: {part.sequences} sequences, {part.tokens} tokens without padding.",
-                tuple(LayerRow(cells) for cells in _layers(part)),
-                tuple(finding(name, self, part) for name in BELOW),
-            )
-            for where, _, part in named_parts({self.model: self})
-        ]
-
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One plain dict for each number, as in `to_pandas`."""
+        """One plain dict for each number, as in `Diagnosis.to_pandas`."""
         for part in self.parts:
             for row in _rows(part, self.orders):
                 yield {"part": part.name} | row
-
-    def to_pandas(self) -> Any:
-        """A long frame with a number in each row: part, statistic, mean, std, and where it belongs.
-
-        A statistic of states has a `depth`; one of matrices has a `layer` and a `head`; an
-        approximation error also has an `order` (K); a spectrum has a `position` (0 largest, 1
-        smallest). Entries that do not apply are missing. A table is made by
-        `frame.query("statistic == 'entropy'").pivot(index="layer", columns="head", values="mean")`.
-
-        Raises:
-            GraphAttentionError: pandas is not installed.
-        """
-        from .drawing import optional
-
-        where = ["depth", "layer", "head", "order"]
-        columns = ["part", "statistic", *where, "position", "mean", "std"]
-        frame = optional("pandas").DataFrame(list(self.rows()), columns=columns)
-        return frame.astype(dict.fromkeys(where, "Int64"))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: arrays as nested lists, NaN and infinity as None."""
@@ -166,74 +112,8 @@ class Diagnosis:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
-    def figures(self) -> dict[str, Any]:
-        """Name -> matplotlib figure. `diagnostics.figures({"a": a, "b": b})` compares models."""
-        from .plots import figures
 
-        return figures({self.model: self})
-
-    def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write one page with all figures in it. `diagnostics.save_html` compares models."""
-        from .page import save_html
-
-        save_html({self.model: self}, path)
-
-
-Diagnoses = Mapping[str, Diagnosis]  # by the model's name in the figures
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """What was measured of a layer, each number with three digits."""
-
-    words: tuple[str, ...]
-
-    def cells(self) -> tuple[str, ...]:
-        return self.words
-
-
-@dataclass(frozen=True)
-class LayerTable(Table):
-    """A row for the embeddings and for each layer of a stack, and findings below."""
-
-    headings = (
-        *("layer", "filter", "cosine", "high/DC", "rank", "entropy", "|λ|max", "homophily"),
-        "learned scalars",
-    )
-
-    title: str
-    rows: tuple[LayerRow, ...]
-    findings: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "\n".join([self.text(WIDTH), *self.findings])
-
-    def _repr_html_(self) -> str:
-        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.findings)
-        return f"{super()._repr_html_()}<ul>{items}</ul>"
-
-
-def _layers(part: Part) -> Iterator[tuple[str, ...]]:
-    """The cells of the embeddings and of each layer."""
-    for depth in range(part.layers + 1):
-        states = [number(part.by_depth[name].mean[depth]) for name in DEPTHS]
-        if depth == 0:
-            yield ("embeddings", "", *states, *[""] * (len(HEADS) + 1))
-            continue
-        layer = depth - 1
-        heads = (number(part.by_head[name].mean[layer].mean()) for name in HEADS)
-        yield (str(layer), part.variants[layer], *states, *heads, _scalars(part, layer))
-
-
-def _scalars(part: Part, layer: int) -> str:
-    """The learned scalars of a layer, each from its least head to its greatest."""
-    ranges = []
-    for name in part.learned:
-        values = part.scalars[name][layer]
-        ends = dict.fromkeys(map(number, (values.min(), values.max())))  # once if they are the same
-        if np.isfinite(values).all():
-            ranges.append(f"{name} {'..'.join(ends)}")
-    return ", ".join(ranges)
+Diagnoses = Mapping[str, Measurements]  # by the model's name in the figures
 
 
 def number(value: float) -> str:
@@ -252,7 +132,7 @@ def reference(diagnoses: Diagnoses) -> str:
     return min(diagnoses, key=rank)
 
 
-def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Diagnosis, Part]]:
+def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Measurements, Part]]:
     """Every part of every model: (its name in the figures, its diagnosis, the part)."""
     for model, diagnosis in diagnoses.items():
         for part in diagnosis.parts:

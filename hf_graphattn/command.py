@@ -182,7 +182,7 @@ def positive_integer(text: str) -> int:
 
 
 def _supported(options: argparse.Namespace) -> None:
-    from .sharing.outline import outline
+    from .loading.load import outline
 
     model, config = outline(
         options.model,

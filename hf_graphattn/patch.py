@@ -76,7 +76,7 @@ def patch(
     check: Mapping[str, Any] | bool,
     checked: Mapping[str, str] | None,
 ) -> Model:
-    """`patch_model`; `checked` is what a checkpoint says of the check that its model has passed."""
+    """`patch_model`; `checked` is the check that a checkpoint's model has passed, as saved."""
     _check_arguments(model, config)
     plan = find(model)
     _check_attention(plan, config, backend, check, checked)
@@ -150,13 +150,11 @@ def unpatch_model(model: Model) -> Model:
     return model
 
 
-def _check_arguments(model: object, config: object) -> None:
+def _check_arguments(model: nn.Module, config: object) -> None:
     if type(config) not in variant_configs().values():
         allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())
         raise refusal("config", config, allowed, "A class of your own needs @register(name).")
-    if not isinstance(model, nn.Module):
-        remedy = "Load it with from_pretrained first."
-        raise refusal("model", type(model).__name__, "a transformers model", remedy)
+    refuse_no_model(model)
     cls = type(model)
     if is_patched(model):
         raise GraphAttentionError(
@@ -179,7 +177,7 @@ def _check_arguments(model: object, config: object) -> None:
         )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise GraphAttentionError(
-            f"{type(model).__name__} has parameters on the meta device, without values. Load the "
+            f"{cls.__name__} has parameters on the meta device, without values. Load the "
             f"weights first, then patch."
         )
     refuse_spread(model)
@@ -208,13 +206,9 @@ def _check_attention(
             "Patch the whole model; layers=(...) chooses which of its layers are filtered.",
         )
     classes = plan.needs_check
-    if isinstance(check, Mapping):
-        batch = check
-    elif not classes or checked == passed(backend):
+    if not isinstance(check, Mapping) and (not classes or checked == passed(backend)):
         return
-    elif check:
-        batch = made_batch(model)
-    else:
+    if check is False:
         before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
         raise GraphAttentionError(
             f"{name} is not verified: {', '.join(classes)} is in no row of the table "
@@ -223,6 +217,7 @@ def _check_attention(
             f"inputs made from its config: what a filter computes is compared first with the "
             f"architecture's own attention, on a copy of the model in float64."
         )
+    batch = made_batch(model) if check is True else check
     comparison = compare(model, config, backend, batch)
     if not comparison.passed:
         raise GraphAttentionError(
@@ -237,7 +232,7 @@ def _check_attention(
 
 def _refuse_without_attention(plan: Plan) -> None:
     if not plan.self_attention:
-        why = "; ".join(f"{name}: {reason}" for name, reason in plan.why_plain.items())
+        why = "; ".join(f"{name}: {cause}" for name, cause in plan.why_plain.items())
         raise GraphAttentionError(
             f"{type(plan.model).__name__} cannot be patched: {why or 'it has no attention'}. A "
             f"filter can be put where attention goes through transformers' AttentionInterface, "

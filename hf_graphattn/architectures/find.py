@@ -22,7 +22,7 @@ from torch import nn
 from hf_graphattn.errors import GraphAttentionError
 
 from . import verified
-from .own_attention import OwnAttention, forward_owner, reason, row_of
+from .own_attention import OwnAttention, forward_owner, row_of, why_unreached
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Plan:
     def why_plain(self) -> dict[str, str]:
         """The names of the classes out of reach, and why each is."""
         names = sorted({type(module).__name__ for _, module in self.out_of_reach})
-        return {name: reason(name) for name in names}
+        return {name: why_unreached(name) for name in names}
 
 
 def find(model: nn.Module) -> Plan:

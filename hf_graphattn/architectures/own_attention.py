@@ -110,7 +110,7 @@ PACKAGES = ("timm", "transformers")  # where the classes of the rows are
 _FUNCTION = "it drops A out by a function, so that no module of its own can be given H"
 _SPARSE = "it forms no N x N matrix A"
 _BOTH = "the same class serves cross-attention, and its name does not tell which"
-REASONS = {
+WHY_UNREACHED = {
     "BigBirdBlockSparseAttention": f"{_SPARSE}; with attention_type='original_full' it has one",
     "BigBirdPegasusBlockSparseAttention": _SPARSE,
     "CvtSelfAttention": "its keys are fewer than its queries, so that A has no square",
@@ -141,9 +141,9 @@ REASONS = {
 }
 
 
-def reason(attention: str) -> str:
+def why_unreached(attention: str) -> str:
     """Why no filter reaches this class."""
-    return REASONS.get(attention, "it computes attention by itself")
+    return WHY_UNREACHED.get(attention, "it computes attention by itself")
 
 
 _registered: dict[type, OwnAttention] = {}

@@ -61,8 +61,8 @@ class GrowingLayer(DynamicLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a file has: tensors of its own, without room."""
-        own = {name: getattr(self, name).clone() for name in self._buffers}
-        return self.__dict__ | own | {"_buffers": {}}
+        kept = {name: getattr(self, name).clone() for name in self._buffers}
+        return self.__dict__ | kept | {"_buffers": {}}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any

@@ -1,7 +1,7 @@
 """H in the place of A, for attention classes that put A through a dropout module of their own.
 
 H is formed, of products of N x N matrices, and leaves the dropout module in A's place. So what
-multiplies the values must be what left that module, which `OwnProducts` tells.
+multiplies the values must be what left that module, which `OwnProducts` checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEFORE = "_graph_attn_before"
 PRODUCTS = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 
 
-class Given(Attention):
+class MatrixAttention(Attention):
     """`attend` of a matrix A, (B, H, N, N), whose queries and keys are not known."""
 
     name = EAGER
@@ -63,7 +63,7 @@ class AfterDropout:
         if products is not None:
             products.expect(matrix, graph_filter, name)
             return matrix
-        return graph_filter.matrix(Given(matrix), matrix)
+        return graph_filter.matrix(MatrixAttention(matrix), matrix)
 
 
 class OwnProducts(TorchFunctionMode):
@@ -102,11 +102,11 @@ class OwnProducts(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         assert self._expected is not None
         (matrix, graph_filter, _), self._expected = self._expected, None
-        own, value = args
+        weights, value = args
         heads, shape = matrix.shape[:2], value.shape
 
         def attend(x: Tensor) -> Tensor:
-            return func(own, x.reshape(shape)).reshape(*heads, *shape[-2:])
+            return func(weights, x.reshape(shape)).reshape(*heads, *shape[-2:])
 
         return graph_filter(attend, value.reshape(*heads, *shape[-2:])).reshape(shape)
 

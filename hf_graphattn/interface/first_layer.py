@@ -75,11 +75,11 @@ def name_stacks(
 def first_values(
     module: nn.Module,
     graph_filter: Any,
-    given: dict[str, FirstValues] | None,
+    stacks: dict[str, FirstValues] | None,
     rows: Tensor,
     every: Tensor,
 ) -> FirstValues:
-    """Those of this call; the first layer gives its own.
+    """The first layer's values in this call; the first layer itself adds its own to `stacks`.
 
     Raises:
         GraphAttentionError: the model does not pass the dict on, or left the first layer out; or
@@ -87,35 +87,35 @@ def first_values(
             checkpointing.
     """
     name = type(module).__name__
-    if given is None:
+    if stacks is None:
         raise GraphAttentionError(
             f"{name} is not given the keyword arguments of its model's call, so that the first "
             f"layer's values cannot reach it. Use another filter for this model."
         )
     has_graph = torch.is_grad_enabled()
     if graph_filter.begins:  # not the first time, where layers share it or it is computed again
-        given.setdefault(graph_filter.stack, FirstValues(rows, every, has_graph))
-    elif graph_filter.stack not in given:
+        stacks.setdefault(graph_filter.stack, FirstValues(rows, every, has_graph))
+    elif graph_filter.stack not in stacks:
         raise GraphAttentionError(
             f"the first layer, whose values {name} reads, was left out of this call (layerdrop). "
             f"Set layerdrop to 0."
         )
-    found = given[graph_filter.stack]
-    if has_graph and not found.has_graph:
+    first = stacks[graph_filter.stack]
+    if has_graph and not first.has_graph:
         raise GraphAttentionError(
             f"the first layer's values that {name} reads were made without their gradients, as "
             f"under reentrant gradient checkpointing. Pass "
             f'gradient_checkpointing_kwargs={{"use_reentrant": False}}.'
         )
-    if found.rows.shape != rows.shape:
+    if first.rows.shape != rows.shape:
         raise GraphAttentionError(
-            f"the first layer's values are {tuple(found.rows.shape)} and those of {name} "
+            f"the first layer's values are {tuple(first.rows.shape)} and those of {name} "
             f"{tuple(rows.shape)}: this filter needs layers of one shape. Use another filter."
         )
-    if found.every.device == every.device:
-        return found
+    if first.every.device == every.device:
+        return first
     device = every.device
-    return FirstValues(found.rows.to(device), found.every.to(device), found.has_graph)
+    return FirstValues(first.rows.to(device), first.every.to(device), first.has_graph)
 
 
 def _reads_text(model: nn.Module, name: str) -> bool:

@@ -156,14 +156,14 @@ def take_out(module: Any) -> None:
 def refuse_other_keys(module: nn.MultiheadAttention) -> None:
     """Raise `GraphAttentionError` if its keys and values are not made of the tokens alone, or if
     it was given a forward of its own, as accelerate's hooks do: a filter would be passed by."""
-    reasons = {
+    unsupported = {
         "a forward of its own": "forward" in vars(module),
         "kdim or vdim": module.in_proj_weight is None,
         "add_bias_kv": module.bias_k is not None,
         "add_zero_attn": module.add_zero_attn,
     }
-    for name, given in reasons.items():
-        if given:
+    for name, is_set in unsupported.items():
+        if is_set:
             raise refusal(
                 name,
                 "set",
@@ -181,11 +181,11 @@ def _merged(mask: Tensor | None, padding: Tensor | None, query: Tensor) -> Tenso
     if padding is not None:
         _check("key_padding_mask", padding, (batch, length), *([(length,)] if batch == 1 else []))
         padding = padding.view(batch, 1, 1, length)
-    given = [each for each in (mask, padding) if each is not None]
-    if all(each.dtype == torch.bool for each in given):
-        hidden = [each.logical_not() for each in given]
-        return None if not given else hidden[0] if len(given) == 1 else hidden[0] & hidden[1]
-    return sum(_added(each, query.dtype) for each in given)  # type: ignore[return-value]
+    masks = [tensor for tensor in (mask, padding) if tensor is not None]
+    if all(tensor.dtype == torch.bool for tensor in masks):
+        hidden = [tensor.logical_not() for tensor in masks]
+        return None if not masks else hidden[0] if len(masks) == 1 else hidden[0] & hidden[1]
+    return sum(_added(tensor, query.dtype) for tensor in masks)  # type: ignore[return-value]
 
 
 def _check(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:

@@ -47,10 +47,10 @@ def refuse_spread(model: Any) -> None:
 
 def own_class(module: nn.Module) -> type[nn.Module]:
     """The module's class; FSDP makes one of another name, which derives from it."""
-    found = type(module)
-    if issubclass(found, FSDPModule):
-        return next(base for base in found.__bases__ if base is not FSDPModule)
-    return found
+    cls = type(module)
+    if issubclass(cls, FSDPModule):
+        return next(base for base in cls.__bases__ if base is not FSDPModule)
+    return cls
 
 
 def is_spread(module: nn.Module) -> bool:

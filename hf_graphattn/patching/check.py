@@ -102,39 +102,39 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     none, some = (replace(each, layers=config.layers) for each in (NEUTRAL, FILTERED))
     wanted = []
     if config != some:
-        found = _placed(plan, run, config, backend)
-        wanted.append(_compared(config.variant, found, _expected(plan, run, config), tolerance))
+        outputs = _placed(plan, run, config, backend)
+        wanted.append(_compared(config.variant, outputs, _expected(plan, run, config), tolerance))
     # What the comparison's filter does not have is a kernel of the wanted one's own.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
-    left: dict[str, torch.nn.Module] = {}
+    missed: dict[str, torch.nn.Module] = {}
     neutral = _placed(plan, run, none, used)
-    filtered = _placed(plan, partial(_noting, copied, run, left), some, used)
+    filtered = _placed(plan, partial(_noting, copied, run, missed), some, used)
     change, expected = _error(filtered, neutral), _expected(plan, run, some)
     rows = [
         _compared("plain", neutral, plain, tolerance),
         _compared("filtered", filtered, expected, tolerance),
         *(_fused(plan, run, some, expected, tolerance) if used == "auto" else ()),
         CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
-        _reached(left),
+        _reached(missed),
         *wanted,
     ]
     if hasattr(copied, "can_generate") and copied.can_generate():
-        given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
-        rows.append(_cached(plan, given, some, used, tolerance))
+        prompt = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
+        rows.append(_cached(plan, prompt, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
 
 
 def _noting(
-    model: Any, run: Callable[[], list[Tensor]], left: dict[str, torch.nn.Module]
+    model: Any, run: Callable[[], list[Tensor]], missed: dict[str, torch.nn.Module]
 ) -> list[Tensor]:
-    """What the run gives; `left` gets the modules with a filter that it does not call."""
+    """What the run gives; `missed` gets the modules with a filter that it does not call."""
     modules = dict(model.named_modules())
-    left |= {name: modules[name] for name in graph_filters(model)}
+    missed |= {name: modules[name] for name in graph_filters(model)}
 
     def called(name: str, *_: Any) -> None:
-        left.pop(name, None)
+        missed.pop(name, None)
 
-    hooks = [each.register_forward_pre_hook(partial(called, name)) for name, each in left.items()]
+    hooks = [each.register_forward_pre_hook(partial(called, name)) for name, each in missed.items()]
     try:
         return run()
     finally:
@@ -142,15 +142,15 @@ def _noting(
             hook.remove()
 
 
-def _reached(left: dict[str, torch.nn.Module]) -> CheckRow:
-    kinds = ", ".join(sorted({type(module).__name__ for module in left.values()}))
-    first = next(iter(left), "")
-    says = (
-        f"the batch does not reach {len(left)} filters, in {kinds} ({first} first). Pass a batch "
+def _reached(missed: dict[str, torch.nn.Module]) -> CheckRow:
+    kinds = ", ".join(sorted({type(module).__name__ for module in missed.values()}))
+    first = next(iter(missed), "")
+    text = (
+        f"the batch does not reach {len(missed)} filters, in {kinds} ({first} first). Pass a batch "
         f"of all that the model reads, or choose others with layers=(...). A model that keeps what "
         f"it made of earlier inputs fails here too"
     )
-    return CheckRow("reached", None, not left, says if left else "")
+    return CheckRow("reached", None, not missed, text if missed else "")
 
 
 def _fused(
@@ -162,12 +162,12 @@ def _fused(
 ) -> list[CheckRow]:
     """Nothing where fused passes are refused: then "auto" does not take them either."""
     try:
-        found = _placed(plan, run, config, SDPA)
+        outputs = _placed(plan, run, config, SDPA)
     except GraphAttentionError as error:
         if error.__cause__ is not None:  # not refused, but failed
             raise
         return []
-    return [_compared("fused", found, expected, tolerance)]
+    return [_compared("fused", outputs, expected, tolerance)]
 
 
 def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
@@ -252,22 +252,22 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
 def _outputs(
     model: Any, batch: Mapping[str, Any], masks: list[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    given = {name: _cast(each, dtype) for name, each in batch.items()}
+    arguments = {name: _cast(each, dtype) for name, each in batch.items()}
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)  # some models draw what they mask
-        return [_kept(each, masks) for each in _tensors(model(**given))]
+        return [_kept(each, masks) for each in _tensors(model(**arguments))]
 
 
 def _cached(
     plan: Plan, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
 ) -> CheckRow:
-    """What it generates with a cache, or the words in which that is refused."""
+    """Compares what it generates with a cache and without; the row has the refusal, if any."""
     model: Any = plan.model
 
     def logits(use_cache: bool) -> list[Tensor]:
-        given = {name: _cast(each, model.dtype) for name, each in batch.items()}
+        arguments = {name: _cast(each, model.dtype) for name, each in batch.items()}
         made = model.generate(
-            **given,
+            **arguments,
             use_cache=use_cache,
             do_sample=False,
             num_beams=1,
@@ -279,11 +279,11 @@ def _cached(
         return list(_tensors(made.logits))
 
     try:
-        own = _error(logits(True), logits(False))
+        difference = _error(logits(True), logits(False))
     except Exception as error:  # what a plain model's own generation may raise has no bounds
         return CheckRow("cached", None, True, f"not run: it does not generate from this: {error}")
-    if own > tolerance:
-        return CheckRow("cached", None, True, f"not run: its own cache differs by {own:.1e}")
+    if difference > tolerance:
+        return CheckRow("cached", None, True, f"not run: its own cache differs by {difference:.1e}")
     try:
         cached = _placed(plan, partial(logits, True), config, backend)
     except GraphAttentionError as error:
@@ -322,15 +322,17 @@ def _vary(model: Any) -> None:
                 scalar.mul_(factors.to(scalar.device))
 
 
-def _compared(name: str, found: list[Tensor], expected: list[Tensor], tolerance: float) -> CheckRow:
-    error = _error(found, expected)
+def _compared(
+    name: str, outputs: list[Tensor], expected: list[Tensor], tolerance: float
+) -> CheckRow:
+    error = _error(outputs, expected)
     return CheckRow(name, error, error <= tolerance)
 
 
-def _error(found: list[Tensor], expected: list[Tensor]) -> float:
+def _error(outputs: list[Tensor], expected: list[Tensor]) -> float:
     """The largest difference, relative to the largest value of its tensor; infinite for NaN."""
     errors = [0.0]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(outputs, expected, strict=True):
         if one.shape != other.shape:
             return float("inf")
         differs = one != other  # not so where both are infinite, as masked logits are

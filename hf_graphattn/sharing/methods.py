@@ -25,31 +25,25 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 class ModelMethod:
     """One of `FUNCTIONS`, as a method of one model.
 
-    It refers to the model weakly, so that `del model` frees it at once. It keeps what the model
-    consists of, too, for `patch_model(...).save_pretrained(folder)`, where nothing else keeps the
-    model. A copy of the model has its own.
+    It refers to the model weakly, so that `del model` frees it at once. Its twin, of the same
+    parts, is saved by `patch_model(...).save_pretrained(folder)`, where nothing keeps the model. A
+    copy of the model has methods of its own.
     """
 
     def __init__(self, model: Any, name: str) -> None:
-        self.__setstate__((model, dict(vars(model)), name))
+        twin = object.__new__(type(model))
+        twin.__dict__.update(vars(model))
+        self.__setstate__((model, twin, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return FUNCTIONS[self.name](self.model(), *args, **kwargs)
+        return FUNCTIONS[self.name](self._model() or self._twin, *args, **kwargs)
 
-    def model(self) -> Any:
-        """The model; where nobody keeps it any more, one of the same parts."""
-        model = self._model()
-        if model is None:
-            model = object.__new__(self._class)
-            model.__dict__.update(self._parts)
-        return model
+    def __getstate__(self) -> tuple[Any, Any, str]:
+        return self._model() or self._twin, self._twin, self.name
 
-    def __getstate__(self) -> tuple[Any, dict[str, Any], str]:
-        return self.model(), self._parts, self.name
-
-    def __setstate__(self, state: tuple[Any, dict[str, Any], str]) -> None:
-        model, self._parts, self.name = state
-        self._class, self._model = type(model), weakref.ref(model)
+    def __setstate__(self, state: tuple[Any, Any, str]) -> None:
+        model, self._twin, self.name = state
+        self._model = weakref.ref(model)
 
 
 class SavePart:

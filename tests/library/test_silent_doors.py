@@ -115,7 +115,6 @@ TEXTS = {
     "language": [3, "", ("en",)],
     "license": [3, "a\nb", ["mit"]],
     "tokenizer": [3, "bert"],
-    "max_shard_size": [None, 0.5, True, "5", "x", "5 GB\n"],
     "folder": [None, 3, b"x", "", "\0", "\ud800"],
 }
 

@@ -104,7 +104,7 @@ class AttentionModule:
     @property
     def device(self) -> torch.device:
         """That of its parameters. torch's dynamic quantisation leaves none, and needs the CPU."""
-        return next((each.device for each in self.module.parameters()), torch.device("cpu"))
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ class Plan:
     @property
     def self_attention(self) -> list[AttentionModule]:
         """The modules that can have a filter, in the order that `layers` counts."""
-        return [each for each in self.attention if each.is_self_attention]
+        return [layer for layer in self.attention if layer.is_self_attention]
 
     @property
     def is_known(self) -> bool:
         """Whether the masks of every self-attention class are known: all are in the table, and the
         list of model types does not leave out the model's type."""
-        return not self._is_unlisted and all(each.is_verified for each in self.self_attention)
+        return not self._is_unlisted and all(layer.is_verified for layer in self.self_attention)
 
     @property
     def needs_check(self) -> list[str]:
@@ -140,7 +140,7 @@ class Plan:
         if self.is_listed():
             return []
         unverified = [e for e in self.self_attention if self._is_unlisted or not e.is_verified]
-        return sorted({type(each.module).__name__ for each in unverified})
+        return sorted({type(layer.module).__name__ for layer in unverified})
 
     def is_listed(self, version: str | None = None) -> bool:
         """Whether all attention classes are listed for the type of the model's outermost config.
@@ -149,7 +149,7 @@ class Plan:
         """
         model_type = getattr(getattr(self.model, "config", None), "model_type", "")
         names = verified.types(version).get(model_type, [])
-        classes = {type(each.module) for each in self.attention}
+        classes = {type(layer.module) for layer in self.attention}
         return bool(classes) and all(
             cls.__module__.startswith("transformers.") and cls.__name__ in names for cls in classes
         )
@@ -175,9 +175,9 @@ def find(model: nn.Module) -> Plan:
     attention, as in the pooling heads of vision models, its queries are not the tokens.
     """
     modules = dict(model.named_modules())
-    names = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
+    names = [name for name, m in modules.items() if _forward(m.__class__) or row_of(m)]
     if not names:
-        names = [name for name, each in modules.items() if _is_torchs(each)]
+        names = [name for name, module in modules.items() if _is_torchs(module)]
     attention = tuple(
         AttentionModule(
             name,
@@ -189,9 +189,9 @@ def find(model: nn.Module) -> Plan:
         )
         for name in names
     )
-    apart = {id(each) for each in _apart(model, {id(e.module) for e in attention})}
-    out_of_reach = [(n, each) for n, each in modules.items() if id(each) in apart]
-    return Plan(model, attention, tuple((n, each) for n, each in out_of_reach if _is_named(each)))
+    apart = {id(module) for module in _apart(model, {id(e.module) for e in attention})}
+    out_of_reach = [(n, m) for n, m in modules.items() if id(m) in apart and _is_named(m)]
+    return Plan(model, attention, tuple(out_of_reach))
 
 
 def eager_attention(module: Any) -> Callable[..., Any]:

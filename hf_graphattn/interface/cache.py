@@ -111,8 +111,8 @@ def _on_all(name: str) -> Callable[..., None]:
 
     def method(self: OperandLayer, *args: Any, **kwargs: Any) -> None:
         getattr(super(OperandLayer, self), name)(*args, **kwargs)
-        for each in (*self.operands, *self.rows):
-            getattr(each, name)(*args, **kwargs)
+        for layer in (*self.operands, *self.rows):
+            getattr(layer, name)(*args, **kwargs)
         self._see()
 
     return method
@@ -162,8 +162,8 @@ class OperandLayer(CacheLayerMixin):
         self.new_values = value_states
         self._fit_rows(value_states.shape[-2])
         self.owed = len(self.operands) + len(self.rows)
-        for each in (*self.operands, *self.rows):
-            self.lead(each)
+        for layer in (*self.operands, *self.rows):
+            self.lead(layer)
         keys, self.returned = super().update(key_states, value_states, *args, **kwargs)  # type: ignore[safe-super]
         self._see()
         return keys, self.returned
@@ -210,7 +210,7 @@ class OperandLayer(CacheLayerMixin):
         if not self.is_initialized or torch.compiler.is_compiling():
             return None
         tensors = self.keys, self.values
-        return [(each, 0 if each.is_inference() else each._version) for each in tensors]
+        return [(tensor, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
     def _fit_rows(self, new: int) -> None:
         """Bring the kept operands on the identity to the keys of this call.
@@ -226,9 +226,9 @@ class OperandLayer(CacheLayerMixin):
         if self.is_sliding and self.get_seq_length() + new > keys:
             raise _no_rows("has a window, which its first tokens have left")
         self.rows = self.rows or tuple(self.beside() for _ in self.operands)
-        for each in self.rows:
-            if each.is_initialized and each.keys.shape[-1] != keys:
-                each.keys = functional.pad(each.keys, (0, keys - each.keys.shape[-1]))
+        for layer in self.rows:
+            if layer.is_initialized and layer.keys.shape[-1] != keys:
+                layer.keys = functional.pad(layer.keys, (0, keys - layer.keys.shape[-1]))
 
 
 class OperandDynamicLayer(OperandLayer, GrowingLayer):

@@ -113,7 +113,7 @@ class OwnProducts(TorchFunctionMode):
     def _takes_a(self, operand: object) -> bool:
         if self._expected is None or not isinstance(operand, Tensor):
             return False
-        storages = (each.untyped_storage().data_ptr() for each in (operand, self._expected[0]))
+        storages = (tensor.untyped_storage().data_ptr() for tensor in (operand, self._expected[0]))
         return len(set(storages)) == 1
 
     def _refuse_unused(self) -> None:
@@ -163,8 +163,8 @@ def put_in(module: Any, graph_filter: GraphFilter) -> None:
 
 def take_out(module: Any) -> None:
     """Leave the module as it was before `put_in`; one that has no filter stays as it is."""
-    for each in module.modules():
-        hooks = each._forward_hooks
+    for submodule in module.modules():
+        hooks = submodule._forward_hooks
         for key in [key for key, hook in hooks.items() if isinstance(hook, AfterDropout)]:
             del hooks[key]
     set_back(module)

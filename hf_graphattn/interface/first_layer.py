@@ -34,7 +34,7 @@ def begin_forward(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, 
 def takes_more(model: nn.Module) -> bool:
     """Whether the model passes on arguments that it does not know."""
     parameters = inspect.signature(model.forward).parameters.values()
-    return any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def name_stacks(
@@ -48,14 +48,14 @@ def name_stacks(
         GraphAttentionError: the first layer of a stack has no filter; or layers that are not
             verified may regroup their tokens, as those of images do in windows.
     """
-    modules = [each.name for each in layers]
-    for each in layers:
-        if each.name in filters and not (each.is_verified or _reads_text(model, each.name)):
+    modules = [layer.name for layer in layers]
+    for layer in layers:
+        if layer.name in filters and not (layer.is_verified or _reads_text(model, layer.name)):
             raise refusal(
                 "config",
-                filters[each.name].variant_config,
-                f"a filter of one layer alone in {type(each.module).__name__}, whose tokens may be "
-                f"others in each layer",
+                filters[layer.name].variant_config,
+                f"a filter of one layer alone in {type(layer.module).__name__}, whose tokens may "
+                f"be others in each layer",
             )
     first: dict[str, str] = {}
     for name in modules:
@@ -122,7 +122,7 @@ def _reads_text(model: nn.Module, name: str) -> bool:
     """Whether the innermost transformers model around a module reads tokens of text."""
     parts = name.split(".")
     around: Any = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
-    read = [each.main_input_name for each in around if hasattr(each, "main_input_name")]
+    read = [parent.main_input_name for parent in around if hasattr(parent, "main_input_name")]
     return read[-1:] == ["input_ids"]
 
 

@@ -69,7 +69,7 @@ def filtered(graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor) 
     """H V, (B, H, N, D), by the backend that the filter was given or that fits the call."""
     name = backends.choose(
         graph_filter.backend,
-        tuple(each for each in graph_filter.backends if each != DELEGATE),
+        tuple(name for name in graph_filter.backends if name != DELEGATE),
         inputs,
         passes=graph_filter.operands + 1,
         fits=graph_filter.fits,

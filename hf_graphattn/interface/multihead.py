@@ -82,10 +82,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         is_batched, is_first = query.dim() == 3, self.batch_first
         states = self._projected(query, key, value)
         if not is_batched:
-            states = [each.unsqueeze(0) for each in states]
+            states = [state.unsqueeze(0) for state in states]
         elif not is_first:
-            states = [each.transpose(0, 1) for each in states]
-        q, k, v = (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in states)
+            states = [state.transpose(0, 1) for state in states]
+        q, k, v = (state.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for state in states)
         # As in torch, `is_causal` stands for attn_mask where that one is not needed.
         is_causal = is_causal and key_padding_mask is None and not need_weights
         inputs = AttentionInputs(
@@ -116,8 +116,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         weights = weight.chunk(3)
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         return [
-            functional.linear(*each)
-            for each in zip((query, key, value), weights, biases, strict=True)
+            functional.linear(*operands)
+            for operands in zip((query, key, value), weights, biases, strict=True)
         ]
 
     def _check_calls(

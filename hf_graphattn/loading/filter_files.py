@@ -26,7 +26,7 @@ from hf_graphattn.model.adapters import base_model, original_filter, refuse_adap
 from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
 from hf_graphattn.model.parallel import whole
-from hf_graphattn.patch import Model, patch_model, unpatch_model
+from hf_graphattn.patching.patch import Model, patch_model, unpatch_model
 from hf_graphattn.sharing.checkpoints import HUB_ARGUMENTS, find_file, reading
 from hf_graphattn.sharing.save import CHECKSUM, checksum
 from hf_graphattn.variants import GraphFilter

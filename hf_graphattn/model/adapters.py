@@ -38,7 +38,7 @@ def base_model(model: Any) -> Any:
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     inside = base.modules() if isinstance(base, nn.Module) else ()
-    if any(hasattr(each, PREFIX) for each in inside) and not hasattr(base, PREFIX):
+    if any(hasattr(module, PREFIX) for module in inside) and not hasattr(base, PREFIX):
         remedy = "Pass the model itself, without what wraps it."
         raise refusal("model", type(base).__name__, "a transformers model", remedy)
     return base

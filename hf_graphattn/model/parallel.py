@@ -132,4 +132,4 @@ def shared_as(other: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _meshes(module: nn.Module) -> set[DeviceMesh]:
-    return {each.device_mesh for each in module.parameters() if isinstance(each, DTensor)}
+    return {p.device_mesh for p in module.parameters() if isinstance(p, DTensor)}

@@ -89,7 +89,7 @@ class Table:
         def row(tag: str, cells: tuple[str, ...]) -> str:
             return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-        body = "".join(row("td", each.cells()) for each in self.rows)
+        body = "".join(row("td", line.cells()) for line in self.rows)
         caption = f"<caption>{html.escape(self.title)}</caption>"
         head = row("th", self.headings)
         return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
@@ -138,10 +138,11 @@ def supported(model: nn.Module) -> Support:
     refuse_no_model(model)
     plan, rows = find(model), []
     needs_check = bool(plan.needs_check)
-    for each in plan.attention:
-        kind = "self" if each.is_self_attention else "cross"
-        answer = _supports(each, needs_check) if each.is_self_attention else "no: stays plain"
-        rows.append(SupportRow(each.name, type(each.module).__name__, kind, each.num_heads, answer))
+    for layer in plan.attention:
+        kind = "self" if layer.is_self_attention else "cross"
+        answer = _supports(layer, needs_check) if layer.is_self_attention else "no: stays plain"
+        cls = type(layer.module).__name__
+        rows.append(SupportRow(layer.name, cls, kind, layer.num_heads, answer))
     for name, module in plan.out_of_reach:
         cls = type(module).__name__
         rows.append(SupportRow(name, cls, "own", 0, f"no: {plan.why_plain[cls]}"))
@@ -166,19 +167,19 @@ def report(model: nn.Module) -> Report:
     """
     refuse_plain(model)
     filters, layers = graph_filters(model), find(model).self_attention
-    names = {each.name for each in layers}
+    names = {layer.name for layer in layers}
+    originals = {name: original_filter(f) for name, f in filters.items()}
     callers = [
-        AttentionModule(name, model.get_submodule(name), original_filter(each).num_heads, True)
-        for name, each in filters.items()
+        AttentionModule(name, model.get_submodule(name), original.num_heads, True)
+        for name, original in originals.items()
         if name not in names
     ]
-    rows = [_row(layer, each, filters.get(each.name)) for layer, each in enumerate(layers)]
-    rows += [_row(None, each, filters[each.name]) for each in callers]
+    rows = [_row(i, layer, filters.get(layer.name)) for i, layer in enumerate(layers)]
+    rows += [_row(None, caller, filters[caller.name]) for caller in callers]
     counted = f"{len(filters) - len(callers)} of {len(layers)} self-attention modules filtered"
     parts = [counted] if layers else []
     parts += [f"{len(callers)} with a filter of one's own"] if callers else []
-    originals = map(original_filter, filters.values())  # without an adapter's copies
-    learned = sum(scalar.numel() for each in originals for scalar in each.parameters())
+    learned = sum(p.numel() for original in originals.values() for p in original.parameters())
     title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
     return Report(title, tuple(rows))
 

@@ -100,14 +100,14 @@ def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
     base, output = model.base_model, model.get_output_embeddings()
     if base is model and "For" not in type(model).__name__:
         return {}
-    attention = {each.module for each in find(model).attention}
+    attention = {layer.module for layer in find(model).attention}
     known = [base, output]
     with contextlib.suppress(NotImplementedError):  # of a model that reads samples
         known.append(model.get_input_embeddings())
     return {
         name: child
         for name, child in model.named_children()
-        if not any(child is each for each in known)
+        if not any(child is module for module in known)
         and attention.isdisjoint(child.modules())
         and any(True for _ in child.parameters())
     }

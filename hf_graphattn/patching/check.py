@@ -94,12 +94,12 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     copied, run = _copied(model, batch)
     plan = find(copied)
     _refuse_ambiguous(plan, batch)
-    for each in model_configs(copied):
-        if getattr(each, "use_cache", False):
-            each.use_cache = False
+    for copied_config in model_configs(copied):
+        if getattr(copied_config, "use_cache", False):
+            copied_config.use_cache = False
     dtype = next(copied.parameters()).dtype
     tolerance, plain = TOLERANCES[dtype], run()
-    none, some = (replace(each, layers=config.layers) for each in (NEUTRAL, FILTERED))
+    none, some = (replace(base, layers=config.layers) for base in (NEUTRAL, FILTERED))
     wanted = []
     if config != some:
         outputs = _placed(plan, run, config, backend)
@@ -134,7 +134,7 @@ def _noting(
     def called(name: str, *_: Any) -> None:
         missed.pop(name, None)
 
-    hooks = [each.register_forward_pre_hook(partial(called, name)) for name, each in missed.items()]
+    hooks = [m.register_forward_pre_hook(partial(called, name)) for name, m in missed.items()]
     try:
         return run()
     finally:
@@ -173,7 +173,7 @@ def _fused(
 def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
     """A registered class may have its heads in another dimension, which as many rows would hide."""
     heads = {e.num_heads for e in plan.self_attention if is_registered(e.module)}
-    rows = {len(each) for each in batch.values() if isinstance(each, Tensor) and each.dim()}
+    rows = {len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim()}
     if heads & rows:
         raise refusal(
             "check",
@@ -219,7 +219,7 @@ def made_batch(model: Any) -> dict[str, Tensor]:
             f"a batch of the inputs of {type(model).__name__}, which reads {name}",
             "Pass check=batch.",
         )
-    return {name: each.to(model.device) for name, each in batch.items()}
+    return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
 def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], list[Tensor]]]:
@@ -238,7 +238,7 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
                 encoder.use_nested_tensor = False  # which gives zeros in the place of padding
             run = partial(_outputs, made, batch, masks, dtype)
             # Where padding is too: 0 times NaN is NaN, which a second A would give to tokens.
-            if not any(each.isnan().any() for each in _outputs(made, batch, [], dtype)):
+            if not any(output.isnan().any() for output in _outputs(made, batch, [], dtype)):
                 break
         except Exception as error:
             if dtype == torch.float32:
@@ -252,10 +252,10 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
 def _outputs(
     model: Any, batch: Mapping[str, Any], masks: list[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    arguments = {name: _cast(each, dtype) for name, each in batch.items()}
+    arguments = {name: _cast(value, dtype) for name, value in batch.items()}
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)  # some models draw what they mask
-        return [_kept(each, masks) for each in _tensors(model(**arguments))]
+        return [_kept(output, masks) for output in _tensors(model(**arguments))]
 
 
 def _cached(
@@ -265,7 +265,7 @@ def _cached(
     model: Any = plan.model
 
     def logits(use_cache: bool) -> list[Tensor]:
-        arguments = {name: _cast(each, model.dtype) for name, each in batch.items()}
+        arguments = {name: _cast(value, model.dtype) for name, value in batch.items()}
         made = model.generate(
             **arguments,
             use_cache=use_cache,
@@ -356,8 +356,8 @@ def _tensors(output: Any) -> Iterator[Tensor]:
         if output.is_floating_point():
             yield output
     elif isinstance(output, (list, tuple, dict)):
-        for each in output.values() if isinstance(output, dict) else output:
-            yield from _tensors(each)
+        for item in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(item)
 
 
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:

@@ -61,17 +61,19 @@ def insert_filters(plan: Plan, config: VariantConfig, backend: str) -> None:
     model, layers = plan.model, plan.self_attention
     chosen = _choose_layers(layers, config)
     targets = [token_filters.module_of(model, layer, config) for layer in chosen if config.place]
-    filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
-    name_stacks(model, {n: each for n, each in filters.items() if each.reads_first}, layers)
+    filters = {
+        layer.name: _build(config, layer, backend, heads_mesh(model, layer)) for layer in chosen
+    }
+    name_stacks(model, {name: f for name, f in filters.items() if f.reads_first}, layers)
     if isinstance(model, PreTrainedModel):
         as_eager = not plan.is_known or plan.out_of_reach or backend == backends.DELEGATE
         checked = {} if plan.is_known else {CHECKED: passed(backend)}
         _mark(model, config, AS_EAGER if as_eager else NAME, checked)
-    for each in plan.attention:
-        _put_in(each, filters.get(each.name))
+    for attention in plan.attention:
+        _put_in(attention, filters.get(attention.name))
     for module in targets:
         token_filters.put_at(module, config)
-    if any(each.reads_first for each in filters.values()):
+    if any(f.reads_first for f in filters.values()):
         for module in _models(model):
             module.register_forward_pre_hook(begin_forward, with_kwargs=True)
     for module in torch_encoders(model):
@@ -191,7 +193,7 @@ def warn_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any
 
 def torch_encoders(model: nn.Module) -> list[Any]:
     """Those of torch, which give their layers nested tensors if the first layer's weights fit."""
-    return [each for each in model.modules() if isinstance(each, nn.TransformerEncoder)]
+    return [module for module in model.modules() if isinstance(module, nn.TransformerEncoder)]
 
 
 def _take_out(attention: AttentionModule) -> None:
@@ -214,6 +216,4 @@ def _remove(module: nn.Module, hook: Any) -> None:
 
 def _models(model: nn.Module) -> list[nn.Module]:
     """The transformers models in a model, itself too, that pass on arguments of their calls."""
-    return [
-        each for each in model.modules() if isinstance(each, PreTrainedModel) and takes_more(each)
-    ]
+    return [m for m in model.modules() if isinstance(m, PreTrainedModel) and takes_more(m)]

@@ -111,7 +111,6 @@ TEXTS = {
     "base_model": [3, [], "", "a\nb: c", "/a/folder"],
     "datasets": [3, None, [3], "", "a\nb", ["a", "\ud800"]],
     "tags": [3, None, {"a"}, ["a\nb"]],
-    "results": [3, None, ["x"]],
     "language": [3, "", ("en",)],
     "license": [3, "a\nb", ["mit"]],
     "tokenizer": [3, "bert"],

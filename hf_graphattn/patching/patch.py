@@ -16,17 +16,18 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from .architectures.find import ARCHITECTURES, MULTIHEAD, Plan, find
-from .backends import DELEGATE
-from .errors import GraphAttentionError, refusal
-from .model.configs import is_marked
-from .model.filters import graph_filters, is_patched, refuse_no_model
-from .model.parallel import refuse_spread
-from .patching.check import FILTERED, Check, compare, made_batch
-from .patching.insert import UNDO, insert_filters, passed, remove_filters
-from .sharing.methods import attach, detach
-from .sharing.save import loads_alone
-from .variants import VariantConfig, variant_configs
+from hf_graphattn.architectures.find import ARCHITECTURES, MULTIHEAD, Plan, find
+from hf_graphattn.backends import DELEGATE
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.model.configs import is_marked
+from hf_graphattn.model.filters import graph_filters, is_patched, refuse_no_model
+from hf_graphattn.model.parallel import refuse_spread
+from hf_graphattn.sharing.methods import attach, detach
+from hf_graphattn.sharing.save import loads_alone
+from hf_graphattn.variants import VariantConfig, variant_configs
+
+from .check import FILTERED, Check, compare, made_batch
+from .insert import UNDO, insert_filters, passed, remove_filters
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -197,7 +198,7 @@ def _check_attention(
         raise refusal("check", check, "a batch of the model's inputs (a dict), True or False")
     _refuse_without_attention(plan)
     if not isinstance(model, PreTrainedModel) and any(
-        each.through_interface for each in plan.self_attention
+        layer.through_interface for layer in plan.self_attention
     ):
         raise refusal(
             "model",

@@ -39,11 +39,11 @@ or with the scripts of the project, from the root of its repository:
   accelerate launch finetune/glue.py --task_name cola --model_name_or_path bert-base-uncased \\
       --variant gfsa --output_dir runs/cola"""
 PATCHED = "a patched model's folder, or its hub id"
-UNREAD = 141  # the exit code that a shell gives a command whose output nobody reads
+UNREAD = 141  # the exit code of a shell for a command whose output is not read
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command. What it cannot use ends it with one line and exit status 2."""
+    """Run a command. An argument that it cannot use ends it with one line and exit status 2."""
     parser = _parser()
     with until_unread():
         try:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def until_unread() -> Iterator[None]:
-    """End the process silently where nobody reads any more what it prints, as behind `| head`.
+    """End the process silently once its output is not read any more, as behind `| head`.
 
     A process that ends in here with an exit code of its own keeps that.
     """

@@ -8,7 +8,7 @@ LONGEST = 300  # characters of a value in a message: the text of a model has tho
 
 
 class GraphAttentionError(ValueError):
-    """What hf_graphattn raises. It is a `ValueError`, so that callers need not know this name."""
+    """The error of hf_graphattn. It is a `ValueError`, so that callers need not know this name."""
 
 
 def refusal(what: str, got: object, allowed: str, remedy: str = "") -> GraphAttentionError:

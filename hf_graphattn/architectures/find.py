@@ -11,9 +11,11 @@ Some of the others are reached by the dropout module of A (`own_attention`), and
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata, resources
 from typing import Any
 
 import torch
@@ -21,7 +23,6 @@ from torch import nn
 
 from hf_graphattn.errors import GraphAttentionError
 
-from . import verified
 from .own_attention import OwnAttention, forward_owner, row_of, why_unreached
 
 
@@ -62,6 +63,11 @@ ARCHITECTURES = (
     Architecture("Whisper", "WhisperAttention"),
 )
 
+# Version of transformers -> model type -> the classes of its attention, if `make matrix` found them
+# exact: it compares a tiny model of every type with its own attention. What a class computes
+# depends on the masks that its model passes, so the classes are listed by type: Grounding DINO
+# passes masks to BERT's class that a filter does not know.
+VERIFIED = resources.files(__package__) / "verified.json"
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function up names
 # How the parts of the path of a cross-attention module are called; the name alone misses some.
 CROSS = ("cross", "encoder_attn", "encdecattention", "encoder_decoder_att", "token_to_image")
@@ -148,7 +154,7 @@ class Plan:
         version: of transformers; by default the installed one.
         """
         model_type = getattr(getattr(self.model, "config", None), "model_type", "")
-        names = verified.types(version).get(model_type, [])
+        names = verified_types(version).get(model_type, [])
         classes = {type(layer.module) for layer in self.attention}
         return bool(classes) and all(
             cls.__module__.startswith("transformers.") and cls.__name__ in names for cls in classes
@@ -158,7 +164,7 @@ class Plan:
     def _is_unlisted(self) -> bool:
         model: Any = self.model
         of_transformers = type(model).__module__.startswith("transformers.")
-        types = verified.types()
+        types = verified_types()
         return of_transformers and bool(types) and model.config.model_type not in types
 
     @property
@@ -166,6 +172,19 @@ class Plan:
         """The names of the classes out of reach, and why each is."""
         names = sorted({type(module).__name__ for _, module in self.out_of_reach})
         return {name: why_unreached(name) for name in names}
+
+
+def verified_types(version: str | None = None) -> dict[str, list[str]]:
+    """Model type -> its attention classes, for a version of transformers; of another: none.
+
+    version: by default the installed one.
+    """
+    return _verified().get(version or metadata.version("transformers"), {})
+
+
+@cache
+def _verified() -> dict[str, dict[str, list[str]]]:
+    return json.loads(VERIFIED.read_text("utf-8"))
 
 
 def find(model: nn.Module) -> Plan:
@@ -250,14 +269,14 @@ def _is_torchs(module: nn.Module) -> bool:
 
 
 def _is_cross(name: str, parent: nn.Module | None) -> bool:
-    """By the words in its path; torch's decoder layers have names of their own."""
+    """Whether its path has a name of cross-attention; torch's decoder layers have another one."""
     if isinstance(parent, nn.TransformerDecoderLayer):
         return name.rpartition(".")[2] == "multihead_attn"
     return any(word in part for part in name.lower().split(".") for word in CROSS)
 
 
 def _heads(module: Any) -> int:
-    """How many query heads it has; 0 where nothing says so."""
+    """The number of its query heads; 0 if no attribute has it."""
     row = row_of(module)
     names = HEADS if row is None or row.num_heads is None else (row.num_heads,)
     for owner in (module, getattr(module, "config", None)):

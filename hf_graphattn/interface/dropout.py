@@ -70,8 +70,8 @@ class OwnProducts(TorchFunctionMode):
     """In this context the filters act on the values, by the very product that the class makes.
 
     A leaves the dropout module unchanged, and the product that takes it is made again for each pass
-    of the filter. So what comes out is H V only if it is A alone that passes the dropout module,
-    and the values that it is multiplied by.
+    of the filter. So the output is H V only if A alone passes the dropout module, and is multiplied
+    by the values.
 
     Raises:
         GraphAttentionError: no product has taken an A.
@@ -162,7 +162,7 @@ def put_in(module: Any, graph_filter: GraphFilter) -> None:
 
 
 def take_out(module: Any) -> None:
-    """Leave the module as it was before `put_in`; one that has no filter stays as it is."""
+    """Undo `put_in`; a module without a filter stays as it is."""
     for submodule in module.modules():
         hooks = submodule._forward_hooks
         for key in [key for key, hook in hooks.items() if isinstance(hook, AfterDropout)]:
@@ -178,6 +178,6 @@ def set_meanwhile(module: Any, settings: Mapping[str, Any]) -> None:
 
 
 def set_back(module: Any) -> None:
-    """Give them their values back; a module where none were set stays as it is."""
+    """Undo `set_meanwhile`; a module where no attribute was set stays as it is."""
     for name, value in module.__dict__.pop(BEFORE, {}).items():
         setattr(module, name, value)

@@ -34,12 +34,12 @@ from .first_layer import first_values
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
 NAME = "hf_graphattn"
 # The same with the masks of transformers' eager attention, for classes that are not verified: they
-# are never left out, so nothing is concluded from what a class says of its causality.
+# are never left out, so a class's own `is_causal` is not read.
 AS_EAGER = "hf_graphattn_as_eager"
 NAMES = (NAME, AS_EAGER)
-# Arguments of attention functions that do not change what they compute: the masks say it already,
-# or they are about what the model reads, generates or returns. Others only the architecture's own
-# function can read.
+# Arguments of attention functions that do not change what they compute: the masks hold it already,
+# or they concern what the model reads, generates or returns. Only the architecture's own function
+# can read others.
 HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "cache_position",
     "deterministic",
@@ -57,7 +57,7 @@ HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "use_cache",
     "vision_feature_layer",
 }
-# What eager attention functions do not name, since they read it elsewhere.
+# Arguments that eager attention functions do not name, since they read them elsewhere.
 READ_ELSEWHERE = {"s_aux": "the module's own `sinks`, which the eager functions read from there"}
 # The arguments by which attention modules are given the tokens that cross-attention reads.
 OTHER_TOKENS = (
@@ -111,7 +111,7 @@ def graph_attn(
         _refuse_unread(module, unknown)
 
     def eager(x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the architecture's own eager attention returns with x in place of the values."""
+        """The output of the architecture's own eager attention with x in place of the values."""
         more = {"is_causal": is_causal, "position_bias": position_bias}
         more = {name: item for name, item in more.items() if item is not None} | kwargs
         return eager_attention(module)(
@@ -158,7 +158,7 @@ def graph_attn(
 
 
 def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
-    """Eager functions swallow arguments that they do not name: another mask, for one."""
+    """Refuse arguments that the eager function does not name, and would drop: another mask, say."""
     named = inspect.signature(eager_attention(module)).parameters
     unread = [name for name in unknown if name not in named and name not in READ_ELSEWHERE]
     if unread:

@@ -4,7 +4,7 @@ transformers makes one mask for all layers of a model, by the mask function regi
 attention's name. Ours is the one of SDPA: boolean (B, 1, Nq, Nk), True where a query may attend, or
 None if nothing is masked but by causality, which the attention must then apply by itself. A user's
 own 4-D mask arrives unchanged, and T5's position bias beside it. Models with an indexer choose the
-keys of each query themselves, and give what it chose beside the mask.
+keys of each query themselves, and pass the chosen keys beside the mask.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def merge(
 def of_chosen_keys(
     module: Any, mask: Tensor | None, arguments: dict[str, Any], key: Tensor
 ) -> tuple[Tensor | None, dict[str, Any]]:
-    """(The mask of the keys that an indexer chose, the arguments without what it chose).
+    """(The mask of the keys that an indexer chose, the arguments without its choice).
 
     A model with an indexer puts its choice into the mask for the names "eager" and "sdpa" alone; to
     others it gives `indices`, the keys of each query, (B, Nq, k), or `block_indices`, blocks of
@@ -61,4 +61,5 @@ def of_chosen_keys(
         mask = of_blocks(blocks, mask, key.shape[-2], key.dtype, key.device, None)
     else:
         return mask, arguments
-    return mask, {n: each for n, each in arguments.items() if n not in ("indices", "block_indices")}
+    more = {n: a for n, a in arguments.items() if n not in ("indices", "block_indices")}
+    return mask, more

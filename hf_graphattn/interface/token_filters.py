@@ -38,7 +38,7 @@ def module_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -
     """The module of the model at which the filter of this layer acts.
 
     Raises:
-        GraphAttentionError: nothing says where that is.
+        GraphAttentionError: the table of architectures does not have this module.
     """
     around = model.get_submodule(layer.name.rpartition(".")[0])
     path: Any = getattr(layer.architecture, config.place, None)

@@ -1,7 +1,7 @@
 """Loading a patched model from a folder or the hub, and the outline of one without its weights.
 
 Saving needs no function of ours: `model.save_pretrained` writes the filters with the weights, and
-`config.json` says what was patched. Loading makes the plain model, patches it, and then copies the
+`config.json` has what was patched. Loading makes the plain model, patches it, and then copies the
 filter tensors, strictly: none may be missing or left over, and every shape must be right.
 """
 
@@ -66,29 +66,33 @@ def from_pretrained(
         )
     path = path_text("path_or_repo", path_or_repo)
     with reading(path):
-        _refuse_adapter(path, hub_arguments(kwargs))
+        if find_file(path, CONFIG_NAME, hub_arguments(kwargs)) is not None:
+            raise GraphAttentionError(
+                f"{path!r} holds a PEFT adapter: transformers would load it with the model, and "
+                f"drop its filters silently. Load the model from a folder without {CONFIG_NAME}, "
+                f"and then the adapter with load_peft(model, adapter)."
+            )
         config, kwargs = _config(path, kwargs)
         saved = getattr(config, "graph_attn", None)
         tensors = read_filter_tensors(
             path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
         )
         variant = _variant(path, saved, graph_attn, bool(tensors))
-        asks = kwargs.pop(ASKS, None)
-        if asks is None:
-            asks = config.output_attentions or (saved or {}).get(ASKS, False)
-        _make_plain(config, bool(asks))
+        records = kwargs.pop(ASKS, None)
+        if records is None:
+            records = config.output_attentions or (saved or {}).get(ASKS, False)
+        _make_plain(config, bool(records))
         model, loaded = _load_plain(path, config, _class_of(config, auto_class, path), kwargs)
         checked = (saved or {}).get(CHECKED)
-        if not isinstance(checked, dict):
-            checked = None
-        elif backend == "auto":
+        if isinstance(checked, dict) and backend == "auto":
             backend = checked.get("backend", backend)
         patch(model, variant, backend, check, checked)
         if saved is not None:
             load_filter_tensors(model, tensors, path, saved)
             # The checkpoint that was loaded is not the base.
             model.config.graph_attn.pop("base_model", None)
-            model.config.graph_attn |= {name: saved[name] for name in saved.keys() & {"base_model"}}
+            if "base_model" in saved:
+                model.config.graph_attn["base_model"] = saved["base_model"]
     return loaded
 
 
@@ -106,8 +110,6 @@ def outline(
     Raises:
         GraphAttentionError: there is no such folder, or the config makes no model.
     """
-    if path.startswith((".", os.sep, "~")) and not os.path.isdir(path):
-        raise refusal("the model", path, "a folder that exists, or the name of a hub repository")
     with reading(path):
         config = AutoConfig.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code
@@ -130,7 +132,7 @@ def _from_transformers(config: Any) -> PreTrainedModel:
 def _from_repository_code(
     config: Any, auto_map: dict[str, str], revision: str
 ) -> PreTrainedModel | None:
-    """The model of the repository's own code: of the class that the config names, if it has it."""
+    """The model of the repository's own code, of the class that the config names; None without."""
     names = [name for name in auto_map if name.startswith("AutoModel")]
     if not names:
         return None
@@ -138,15 +140,6 @@ def _from_repository_code(
     best = max(names, key=lambda n: (auto_map[n].split(".")[-1] in named, n == "AutoModel"))
     cls = getattr(transformers, best)
     return cls.from_config(config, trust_remote_code=True, code_revision=revision)
-
-
-def _refuse_adapter(path: str, where: dict[str, Any]) -> None:
-    if find_file(path, CONFIG_NAME, where) is not None:
-        raise GraphAttentionError(
-            f"{path!r} holds a PEFT adapter: transformers would load it with the model, and drop "
-            f"its filters without a word. Load the model from a folder without {CONFIG_NAME}, and "
-            f"then the adapter with load_peft(model, adapter)."
-        )
 
 
 def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
@@ -212,20 +205,20 @@ def _class_of(config: PreTrainedConfig, auto_class: Any, path: str) -> Any:
     return cls
 
 
-def _make_plain(config: PreTrainedConfig, asks_for_attentions: bool) -> None:
-    """Take from the config of a patched checkpoint what makes it one."""
+def _make_plain(config: PreTrainedConfig, records: bool) -> None:
+    """Remove the marks of a patched model from a checkpoint's config."""
     for name in (ENTRY, IMPLEMENTATION, "auto_map"):
         config.__dict__.pop(name, None)
     config.output_attentions = False
     config._attn_implementation = None  # the plain class chooses its own, and is then patched
-    if asks_for_attentions:
+    if records:
         config.output_attentions = True  # transformers then chooses "eager"
 
 
 def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
-    """(The plain model, what the caller gets: a tuple if `output_loading_info` is asked for)."""
-    # The plain class does not expect the filter tensors, and only a subclass can tell transformers
-    # not to report them. The model gets its own class back at once.
+    """(The plain model, the value to return: a tuple with `output_loading_info=True`)."""
+    # The plain class does not expect the filter tensors, and only a subclass can keep transformers
+    # from reporting them. The model gets its own class back at once.
     ignored = [*(cls._keys_to_ignore_on_load_unexpected or ()), rf"\.{FILTER}\."]
     quiet: Any = type(
         cls.__name__,

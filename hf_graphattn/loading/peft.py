@@ -39,8 +39,8 @@ logger = logging.getLogger("hf_graphattn")
 def peft_modules(model: nn.Module | None = None) -> list[str]:
     """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters.
 
-    With the patched model the adapter tells what that was patched with, in a name that no module
-    has: PEFT keeps it in the adapter's config, and `load_peft` compares it.
+    With a model the list also holds what that was patched with, as a name that no module has: PEFT
+    keeps it in the adapter's config, and `load_peft` compares it.
 
     Raises:
         GraphAttentionError: a model is given that is not patched.

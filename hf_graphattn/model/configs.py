@@ -1,8 +1,8 @@
 """A patched model's own configs: what it was patched with lives with the model alone.
 
 Several models may hold one config object, and people build models from another one's config. So
-patching gives the modules of a model copies of the configs that they hold, and only the copies say
-that the model is patched. Taking the filters out gives the modules their configs back.
+patching gives the modules of a model copies of the configs that they hold, and only the copies mark
+the model as patched. Taking the filters out gives the modules their configs back.
 
 A copy is shallow: what is changed inside a value (`config.id2label[0] = ...`) is seen by all that
 share it, as in transformers. What is assigned while the model is patched goes back with it.
@@ -28,9 +28,9 @@ from hf_graphattn.version import __version__
 
 # What patching writes to a copy: it never goes back to the config that was copied.
 IMPLEMENTATION = "attn_implementation"
-# What config.json says there. No function has this name, so transformers by itself refuses to load
-# the folder, and its error, which lists its own implementations, tells how to load it. 0.2.0
-# wrote the function's name alone, which is read too.
+# The value in config.json. No function has this name, so transformers by itself refuses to load the
+# folder, with an error that shows the name, and so how to load it. 0.2.0 wrote the function's name
+# alone, which is read too.
 SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
 ENTRY = "graph_attn"
 FORMAT = 1  # of the entry

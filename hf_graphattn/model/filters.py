@@ -1,4 +1,4 @@
-"""The filters that a patched model carries: where they are, and what they were made from."""
+"""The filters of a patched model: where they are, and the config that they were made from."""
 
 from __future__ import annotations
 

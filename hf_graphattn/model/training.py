@@ -1,4 +1,4 @@
-"""What training needs to know of a patched model: which parameters, at which rate."""
+"""Training a patched model: its groups of parameters, and which of them are frozen."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
 
     The head is what a model has around its base model: a classifier and its pooler, or BERT's
     `cls`. A language model's output embeddings are pretrained, so they are frozen with the base. Of
-    a plain torch model the scalars alone stay trainable, since nothing says what its head is.
+    a plain torch model the scalars alone stay trainable, since its head is not known.
     `model.requires_grad_(True)` undoes it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Whether a filter computes on a model what it should: the check that decides it.
+"""The check that a filter computes what it should on a model.
 
 Of every attention class that transformers dispatches, the convention is known and the details
 are not: masks, caches, arguments that only the class's own attention reads. So a model whose
@@ -10,7 +10,7 @@ classes are not verified is compared with itself, on a copy in float64:
     fused       the same by fused passes, which "auto" takes for batches that are larger
     effect      GFSA changes what the model returns
     reached     the batch reaches every module that has a filter
-    plat ...    the variant that is wanted, against its form with the architecture's own attention
+    plat ...    the variant of the caller, against its form with the architecture's own attention
                 or, where that cannot compute it, with the kept matrix
     cached      what it generates with a cache, against without
 
@@ -66,7 +66,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Check:
-    """What `check` found; printed, a line for each comparison."""
+    """The result of `check`; printed, it has a line for each comparison."""
 
     model: str
     backend: str
@@ -75,7 +75,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every comparison did."""
+        """Whether every comparison passed."""
         return all(row.passed for row in self.rows)
 
     def __str__(self) -> str:
@@ -100,11 +100,11 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     dtype = next(copied.parameters()).dtype
     tolerance, plain = TOLERANCES[dtype], run()
     none, some = (replace(base, layers=config.layers) for base in (NEUTRAL, FILTERED))
-    wanted = []
+    chosen = []
     if config != some:
         outputs = _placed(plan, run, config, backend)
-        wanted.append(_compared(config.variant, outputs, _expected(plan, run, config), tolerance))
-    # What the comparison's filter does not have is a kernel of the wanted one's own.
+        chosen.append(_compared(config.variant, outputs, _expected(plan, run, config), tolerance))
+    # A backend that the comparison's filter does not have is a kernel of the caller's variant.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
     missed: dict[str, torch.nn.Module] = {}
     neutral = _placed(plan, run, none, used)
@@ -116,10 +116,10 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
         *(_fused(plan, run, some, expected, tolerance) if used == "auto" else ()),
         CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
         _reached(missed),
-        *wanted,
+        *chosen,
     ]
     if hasattr(copied, "can_generate") and copied.can_generate():
-        prompt = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
+        prompt = {name: value for name, value in batch.items() if name not in NOT_GENERATED_FROM}
         rows.append(_cached(plan, prompt, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
 
@@ -127,7 +127,7 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
 def _noting(
     model: Any, run: Callable[[], list[Tensor]], missed: dict[str, torch.nn.Module]
 ) -> list[Tensor]:
-    """What the run gives; `missed` gets the modules with a filter that it does not call."""
+    """The outputs of a run; `missed` gets the modules with a filter that it does not call."""
     modules = dict(model.named_modules())
     missed |= {name: modules[name] for name in graph_filters(model)}
 
@@ -160,7 +160,7 @@ def _fused(
     expected: list[Tensor],
     tolerance: float,
 ) -> list[CheckRow]:
-    """Nothing where fused passes are refused: then "auto" does not take them either."""
+    """Empty if fused passes are refused: then "auto" does not take them either."""
     try:
         outputs = _placed(plan, run, config, SDPA)
     except GraphAttentionError as error:
@@ -183,8 +183,8 @@ def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
 
 
 def _expected(plan: Plan, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:
-    """What the filters give by the architecture's own attention or, if that cannot compute them, by
-    the kept matrix."""
+    """The outputs of the filters by the architecture's own attention or, if that cannot compute
+    them, by the kept matrix."""
     first = plan.self_attention[0]
     backends = config.build(first.num_heads).backends
     is_own = DELEGATE in backends and not isinstance(first.module, MULTIHEAD)
@@ -223,7 +223,7 @@ def made_batch(model: Any) -> dict[str, Tensor]:
 
 
 def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], list[Tensor]]]:
-    """(A copy in evaluation with its own eager attention; what gives its outputs on the batch).
+    """(A copy in evaluation with its own eager attention; the run that returns its outputs).
 
     In float64, or in float32 where some operation has no other form, or where eager attention gives
     NaN in float64: its least number is minus infinity in the float32 of a softmax.
@@ -261,7 +261,7 @@ def _outputs(
 def _cached(
     plan: Plan, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
 ) -> CheckRow:
-    """Compares what it generates with a cache and without; the row has the refusal, if any."""
+    """Compares generation with a cache and without; the row has the refusal, if any."""
     model: Any = plan.model
 
     def logits(use_cache: bool) -> list[Tensor]:

@@ -55,7 +55,7 @@ def insert_filters(plan: Plan, config: VariantConfig, backend: str) -> None:
     is given the masks that it is written for.
 
     Raises:
-        GraphAttentionError: nothing says how many heads a layer has, or where a filter of tokens
+        GraphAttentionError: it is not known how many heads a layer has, or where a filter of tokens
             acts; or the settings do not fit.
     """
     model, layers = plan.model, plan.self_attention
@@ -209,7 +209,7 @@ def _take_out(attention: AttentionModule) -> None:
 
 def _remove(module: nn.Module, hook: Any) -> None:
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key in [key for key, each in hooks.items() if each is hook]:
+        for key in [key for key, registered in hooks.items() if registered is hook]:
             del hooks[key]
             module._forward_pre_hooks_with_kwargs.pop(key, None)
 

@@ -3,7 +3,7 @@
 `patch_model` checks everything and builds every filter before it touches the model: after an
 error the model is as it was. The model keeps its class, its modules and its parameters. Each
 self-attention module gains a submodule `graph_filter` and a forward pre-hook. The modules get
-copies of their configs, which say the name of the attention function and what was patched, in one
+copies of their configs, which hold the name of the attention function and what was patched, in one
 JSON object, `config.graph_attn`.
 """
 
@@ -109,7 +109,7 @@ def check(
         model: a plain model; it is not touched. torch's random numbers are set back to where they
             were, so no other thread should draw them meanwhile.
         config, backend: as in `patch_model`.
-        batch: what a forward of the model is called with. Rows with padding make it say more.
+        batch: the inputs of a forward of the model. Rows with padding check more.
 
     Raises:
         GraphAttentionError: as `patch_model`; or the plain model does not run on the batch.
@@ -210,7 +210,7 @@ def _check_attention(
     if not isinstance(check, Mapping) and (not classes or checked == passed(backend)):
         return
     if check is False:
-        before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
+        before = f" It was checked with {checked}, not {passed(backend)}." if checked else ""
         raise GraphAttentionError(
             f"{name} is not verified: {', '.join(classes)} is in no row of the table "
             f"({_in_table()}), or not listed for a model of its type and this version of "

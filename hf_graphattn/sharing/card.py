@@ -1,6 +1,6 @@
 """The model card of a patched model: what was changed, and code that loads and uses the model.
 
-`card_template.md` has all of its text; here is what the text depends on.
+`card_template.md` has all of its text; this module computes the values in it.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def model_card(
     config, origin = read_config(model), _entry(model).get("base_model")
     repo_id = checked_id("repo_id", repo_id)
     base_model = hub_id(origin) if base_model is None else checked_id("base_model", base_model)
+    if training is not None and not isinstance(training, Mapping):
+        raise refusal("training", training, "None, or values by their names")
     for name, value in {"language": language, "license": license}.items():
         _texts(name, [] if value is None else [value])
     data = {
@@ -166,7 +168,7 @@ def _card(model: Any, repo_id: str, data: dict[str, Any], **sections: Any) -> Mo
 
 
 def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
-    """What the code of a patched model's card depends on; its processor is loaded from `source`.
+    """The values in the code of a patched model's card, which loads its processor from `source`.
 
     Raises:
         GraphAttentionError: the example does not fit the model.

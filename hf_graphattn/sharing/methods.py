@@ -1,4 +1,4 @@
-"""The methods that a patched model has instead of those of its class: saving and pushing."""
+"""The methods that replace those of a patched model's class: saving and pushing."""
 
 from __future__ import annotations
 

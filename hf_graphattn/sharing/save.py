@@ -1,6 +1,6 @@
 """`save_pretrained` of a patched model: transformers' own, with a config that it can write.
 
-config.json     says what was patched, has the checksum, and names the loading module: `auto_map`
+config.json     has what was patched, the checksum, and the loading module: `auto_map`
 graph_attn.py   two lines, so that `trust_remote_code=True` loads the filters
 
 The checksum is of the variant's settings, and of the tensors in the order of the model's layers.
@@ -28,8 +28,8 @@ from hf_graphattn.model.filters import filter_parameters, read_config
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.variants import VariantConfig, variant_to_dict
 
-# The key of the entry "graph_attn" that says that the config asks for attentions: transformers
-# writes no config that does, unless its attention implementation is "eager".
+# The key of the entry "graph_attn" for a config that records attentions: transformers writes no
+# such config, unless its attention implementation is "eager".
 ASKS = "output_attentions"
 # The key of the entry "graph_attn". ("checksum" was once of the tensors alone; it is not read.)
 CHECKSUM = "digest"
@@ -112,9 +112,9 @@ def _module_text(names: list[str]) -> str:
 
 @contextmanager
 def _as_written(config: Any, names: list[str], more: dict[str, Any]) -> Iterator[None]:
-    """In this context the config is what config.json is to say, with more in its entry."""
-    asks, implementation = config.output_attentions, config._attn_implementation
-    if asks:
+    """In this context the config is what config.json is to hold, with more in its entry."""
+    records, implementation = config.output_attentions, config._attn_implementation
+    if records:
         config.output_attentions = False
         more = more | {ASKS: True}
     attributes, auto_map = vars(config), {name: f"{MODULE}.{name}" for name in names}
@@ -127,12 +127,8 @@ def _as_written(config: Any, names: list[str], more: dict[str, Any]) -> Iterator
         for name in written:
             del attributes[name]
         attributes |= before
-        if asks:
-            ask_for_attentions(config, implementation)
-
-
-def ask_for_attentions(config: Any, implementation: str) -> None:
-    """Set `config.output_attentions`, which transformers allows beside "eager" alone."""
-    config._attn_implementation = "eager"
-    config.output_attentions = True
-    config._attn_implementation = implementation
+        if records:
+            # transformers allows it beside "eager" alone.
+            config._attn_implementation = "eager"
+            config.output_attentions = True
+            config._attn_implementation = implementation

@@ -110,6 +110,8 @@ def outline(
     Raises:
         GraphAttentionError: there is no such folder, or the config makes no model.
     """
+    if path.startswith((".", os.sep, "~")) and not os.path.isdir(path):
+        raise refusal("the model", path, "a folder that exists, or the name of a hub repository")
     with reading(path):
         config = AutoConfig.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code

@@ -95,6 +95,8 @@ def model_card(
     config, origin = read_config(model), _entry(model).get("base_model")
     repo_id = checked_id("repo_id", repo_id)
     base_model = hub_id(origin) if base_model is None else checked_id("base_model", base_model)
+    if not is_sequence(results) or not all(isinstance(row, EvalResult) for row in results):
+        raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
     if training is not None and not isinstance(training, Mapping):
         raise refusal("training", training, "None, or values by their names")
     for name, value in {"language": language, "license": license}.items():

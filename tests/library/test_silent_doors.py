@@ -111,9 +111,11 @@ TEXTS = {
     "base_model": [3, [], "", "a\nb: c", "/a/folder"],
     "datasets": [3, None, [3], "", "a\nb", ["a", "\ud800"]],
     "tags": [3, None, {"a"}, ["a\nb"]],
+    "results": [3, None, ["x"]],
     "language": [3, "", ("en",)],
     "license": [3, "a\nb", ["mit"]],
     "tokenizer": [3, "bert"],
+    "max_shard_size": [None, 0.5, True, "5", "x", "5 GB\n"],
     "folder": [None, 3, b"x", "", "\0", "\ud800"],
 }
 

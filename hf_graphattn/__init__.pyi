@@ -20,9 +20,9 @@ from .model.report import report as report
 from .model.report import supported as supported
 from .model.training import freeze_base as freeze_base
 from .model.training import optimizer_groups as optimizer_groups
-from .patch import check as check
-from .patch import patch_model as patch_model
-from .patch import unpatch_model as unpatch_model
+from .patching.patch import check as check
+from .patching.patch import patch_model as patch_model
+from .patching.patch import unpatch_model as unpatch_model
 from .sharing.card import model_card as model_card
 from .sharing.push import push_to_hub as push_to_hub
 from .sharing.push import save_repository as save_repository

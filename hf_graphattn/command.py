@@ -1,4 +1,4 @@
-"""`graphattn`: what the library says of a model, from a shell; see `graphattn --help`.
+"""`graphattn`: the library's tables, cards and diagnoses, from a shell; see `graphattn --help`.
 
 torch and transformers are imported when a command runs: `--help` and wrong arguments need neither.
 """
@@ -39,11 +39,11 @@ or with the scripts of the project, from the root of its repository:
   accelerate launch finetune/glue.py --task_name cola --model_name_or_path bert-base-uncased \\
       --variant gfsa --output_dir runs/cola"""
 PATCHED = "a patched model's folder, or its hub id"
-UNREAD = 141  # the exit code that a shell gives a command whose output nobody reads
+UNREAD = 141  # the exit code of a shell for a command whose output is not read
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command. What it cannot use ends it with one line and exit status 2."""
+    """Run a command. An argument that it cannot use ends it with one line and exit status 2."""
     parser = _parser()
     with until_unread():
         try:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def until_unread() -> Iterator[None]:
-    """End the process without a word where nobody reads any more what it prints, as `head` does.
+    """End the process silently once its output is not read any more, as behind `| head`.
 
     A process that ends in here with an exit code of its own keeps that.
     """
@@ -89,7 +89,7 @@ def _is_unread() -> bool:
     if not hasattr(select, "poll"):
         return True
     watch = select.poll()
-    watch.register(sys.stdout, 0)  # an error is told in any case
+    watch.register(sys.stdout, 0)  # errors are reported in any case
     return bool(watch.poll(0))
 
 
@@ -109,9 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
 
     def command(name: str, about: str, run: Callable[[argparse.Namespace], None]) -> Any:
-        made = commands.add_parser(name, description=about, help=about.split(".")[0])
-        made.set_defaults(run=run)
-        return made
+        subparser = commands.add_parser(name, description=about, help=about.split(".")[0])
+        subparser.set_defaults(run=run)
+        return subparser
 
     supported = command("supported", SUPPORTED, _supported)
     supported.add_argument("model", help="a folder or a hub id, of a plain or a patched model")
@@ -182,7 +182,7 @@ def positive_integer(text: str) -> int:
 
 
 def _supported(options: argparse.Namespace) -> None:
-    from .sharing.outline import outline
+    from .loading.load import outline
 
     model, config = outline(
         options.model,
@@ -195,29 +195,14 @@ def _supported(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    _print(ga.report(_patched(options.model)))
-
-
-def _patched(path: str) -> Any:
-    """The patched model of a folder or repository."""
-    from .errors import refusal
-
-    if os.path.isfile(path):
-        raise refusal("model", path, f"{PATCHED}; this is a file")
-    try:
-        return ga.from_pretrained(path)
-    except GraphAttentionError as error:
-        if "is a plain checkpoint" not in str(error):
-            raise
-        remedy = f"graphattn supported {path} says where it can have filters."
-        raise refusal("model", path, f"{PATCHED}; this is a plain checkpoint", remedy) from error
+    _print(ga.report(ga.from_pretrained(options.model)))
 
 
 def _card(options: argparse.Namespace) -> None:
     from .sharing.checkpoints import checked_id, processor_of
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
-    model = _patched(options.model)
+    model = ga.from_pretrained(options.model)
     about = {name: getattr(options, name) for name in ("license", "base_model", "example")}
     card = ga.model_card(model, repo_id, tokenizer=processor_of(options.model), **about)
     if options.output is None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 
-SHOWN = 300  # characters of a value, at most: the text of a model has thousands
+LONGEST = 300  # characters of a value in a message: the text of a model has thousands
 
 
 class GraphAttentionError(ValueError):
-    """What hf_graphattn raises. It is a `ValueError`, so that callers need not know this name."""
+    """The error of hf_graphattn. It is a `ValueError`, so that callers need not know this name."""
 
 
 def refusal(what: str, got: object, allowed: str, remedy: str = "") -> GraphAttentionError:
     """The error for a bad argument: its name, its value, what is allowed, and what to do."""
-    message = f"{what} is {_shown(got)}; allowed: {allowed}."
-    return GraphAttentionError(f"{message} {remedy}".rstrip())
+    value = repr(got)
+    value = value if len(value) <= LONGEST else f"{value[:LONGEST]}..."
+    return GraphAttentionError(f"{what} is {value}; allowed: {allowed}. {remedy}".rstrip())
 
 
 def no_square(name: str, queries: int, keys: int) -> GraphAttentionError:
@@ -40,8 +41,3 @@ def path_text(what: str, path: object) -> str:
     except (TypeError, UnicodeEncodeError):
         pass
     raise refusal(what, path, "the path of a folder, or the name of a repository, as text or Path")
-
-
-def _shown(got: object) -> str:
-    text = repr(got)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

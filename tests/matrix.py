@@ -34,8 +34,7 @@ from zoo.easier import REASONS, table
 from zoo.runs import each
 from zoo.settings import SECOND
 
-from hf_graphattn.architectures.find import find
-from hf_graphattn.architectures.verified import LIST
+from hf_graphattn.architectures.find import VERIFIED, find
 
 ROWS = Path("runs/matrix.json")
 NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong
@@ -255,6 +254,6 @@ if __name__ == "__main__":
     ROWS.parent.mkdir(exist_ok=True)
     ROWS.write_text(json.dumps(found, indent=1), "utf-8")
     found = joined(found)
-    write_list(found, Path(str(LIST)), transformers.__version__)
+    write_list(found, Path(str(VERIFIED)), transformers.__version__)
     if sys.argv[1] != "-":
         Path(sys.argv[1]).write_text(page(found), "utf-8")

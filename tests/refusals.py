@@ -146,7 +146,9 @@ ARGUMENTS: dict[str, Refusal] = {
     ),
     "config a model": Refusal(_patch(lambda: _xglm()), ("config", "...; allowed")),
     "config None": Refusal(_patch(lambda: None), ("config", "None", *CONFIGS)),
-    "model a name": Refusal(_other(lambda: "bert-base-uncased"), ("model", "str", "transformers")),
+    "model a name": Refusal(
+        _other(lambda: "bert-base-uncased"), ("model", "bert-base", "transformers")
+    ),
     "model without attention": Refusal(_other(lambda: nn.Linear(2, 2)), ("Linear", "no attention")),
     "transformers model without attention": Refusal(
         _other(_resnet), ("ResNetModel", "no attention", *SUPPORTED)

@@ -11,9 +11,11 @@ Some of the others are reached by the dropout module of A (`own_attention`), and
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata, resources
 from typing import Any
 
 import torch
@@ -21,8 +23,7 @@ from torch import nn
 
 from hf_graphattn.errors import GraphAttentionError
 
-from . import verified
-from .own_attention import OwnAttention, forward_owner, reason, row_of
+from .own_attention import OwnAttention, forward_owner, row_of, why_unreached
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ ARCHITECTURES = (
     Architecture("Whisper", "WhisperAttention"),
 )
 
+# Version of transformers -> model type -> the classes of its attention, if `make matrix` found them
+# exact: it compares a tiny model of every type with its own attention. What a class computes
+# depends on the masks that its model passes, so the classes are listed by type: Grounding DINO
+# passes masks to BERT's class that a filter does not know.
+VERIFIED = resources.files(__package__) / "verified.json"
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"  # what a forward that looks its function up names
 # How the parts of the path of a cross-attention module are called; the name alone misses some.
 CROSS = ("cross", "encoder_attn", "encdecattention", "encoder_decoder_att", "token_to_image")
@@ -104,7 +110,7 @@ class AttentionModule:
     @property
     def device(self) -> torch.device:
         """That of its parameters. torch's dynamic quantisation leaves none, and needs the CPU."""
-        return next((each.device for each in self.module.parameters()), torch.device("cpu"))
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -122,13 +128,13 @@ class Plan:
     @property
     def self_attention(self) -> list[AttentionModule]:
         """The modules that can have a filter, in the order that `layers` counts."""
-        return [each for each in self.attention if each.is_self_attention]
+        return [layer for layer in self.attention if layer.is_self_attention]
 
     @property
     def is_known(self) -> bool:
         """Whether the masks of every self-attention class are known: all are in the table, and the
         list of model types does not leave out the model's type."""
-        return not self._is_unlisted and all(each.is_verified for each in self.self_attention)
+        return not self._is_unlisted and all(layer.is_verified for layer in self.self_attention)
 
     @property
     def needs_check(self) -> list[str]:
@@ -140,7 +146,7 @@ class Plan:
         if self.is_listed():
             return []
         unverified = [e for e in self.self_attention if self._is_unlisted or not e.is_verified]
-        return sorted({type(each.module).__name__ for each in unverified})
+        return sorted({type(layer.module).__name__ for layer in unverified})
 
     def is_listed(self, version: str | None = None) -> bool:
         """Whether all attention classes are listed for the type of the model's outermost config.
@@ -148,8 +154,8 @@ class Plan:
         version: of transformers; by default the installed one.
         """
         model_type = getattr(getattr(self.model, "config", None), "model_type", "")
-        names = verified.types(version).get(model_type, [])
-        classes = {type(each.module) for each in self.attention}
+        names = verified_types(version).get(model_type, [])
+        classes = {type(layer.module) for layer in self.attention}
         return bool(classes) and all(
             cls.__module__.startswith("transformers.") and cls.__name__ in names for cls in classes
         )
@@ -158,14 +164,27 @@ class Plan:
     def _is_unlisted(self) -> bool:
         model: Any = self.model
         of_transformers = type(model).__module__.startswith("transformers.")
-        types = verified.types()
+        types = verified_types()
         return of_transformers and bool(types) and model.config.model_type not in types
 
     @property
     def why_plain(self) -> dict[str, str]:
         """The names of the classes out of reach, and why each is."""
         names = sorted({type(module).__name__ for _, module in self.out_of_reach})
-        return {name: reason(name) for name in names}
+        return {name: why_unreached(name) for name in names}
+
+
+def verified_types(version: str | None = None) -> dict[str, list[str]]:
+    """Model type -> its attention classes, for a version of transformers; of another: none.
+
+    version: by default the installed one.
+    """
+    return _verified().get(version or metadata.version("transformers"), {})
+
+
+@cache
+def _verified() -> dict[str, dict[str, list[str]]]:
+    return json.loads(VERIFIED.read_text("utf-8"))
 
 
 def find(model: nn.Module) -> Plan:
@@ -175,9 +194,9 @@ def find(model: nn.Module) -> Plan:
     attention, as in the pooling heads of vision models, its queries are not the tokens.
     """
     modules = dict(model.named_modules())
-    names = [name for name, each in modules.items() if _forward(each.__class__) or row_of(each)]
+    names = [name for name, m in modules.items() if _forward(m.__class__) or row_of(m)]
     if not names:
-        names = [name for name, each in modules.items() if _is_torchs(each)]
+        names = [name for name, module in modules.items() if _is_torchs(module)]
     attention = tuple(
         AttentionModule(
             name,
@@ -189,9 +208,9 @@ def find(model: nn.Module) -> Plan:
         )
         for name in names
     )
-    apart = {id(each) for each in _apart(model, {id(e.module) for e in attention})}
-    out_of_reach = [(n, each) for n, each in modules.items() if id(each) in apart]
-    return Plan(model, attention, tuple((n, each) for n, each in out_of_reach if _is_named(each)))
+    apart = {id(module) for module in _apart(model, {id(e.module) for e in attention})}
+    out_of_reach = [(n, m) for n, m in modules.items() if id(m) in apart and _is_named(m)]
+    return Plan(model, attention, tuple(out_of_reach))
 
 
 def eager_attention(module: Any) -> Callable[..., Any]:
@@ -250,14 +269,14 @@ def _is_torchs(module: nn.Module) -> bool:
 
 
 def _is_cross(name: str, parent: nn.Module | None) -> bool:
-    """By the words in its path; torch's decoder layers have names of their own."""
+    """Whether its path has a name of cross-attention; torch's decoder layers have another one."""
     if isinstance(parent, nn.TransformerDecoderLayer):
         return name.rpartition(".")[2] == "multihead_attn"
     return any(word in part for part in name.lower().split(".") for word in CROSS)
 
 
 def _heads(module: Any) -> int:
-    """How many query heads it has; 0 where nothing says so."""
+    """The number of its query heads; 0 if no attribute has it."""
     row = row_of(module)
     names = HEADS if row is None or row.num_heads is None else (row.num_heads,)
     for owner in (module, getattr(module, "config", None)):

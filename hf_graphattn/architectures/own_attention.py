@@ -1,9 +1,9 @@
 """Attention classes that compute attention by themselves: which a filter reaches, and how.
 
 Such a class can be reached where it puts A, and nothing else, through a dropout module before it
-multiplies the values by it: what comes out of the module is replaced by H. That this is so cannot
-be told by a rule (XLNet's dropout serves its output too), so each class is a row, and a row of
-`register_architecture` is checked before a model is patched.
+multiplies the values by it: H replaces what the module returns. No rule can find such classes
+(XLNet's dropout serves its output too), so each class is a row. A row of `register_architecture` is
+checked before a model is patched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_graphattn.errors import refusal
 class OwnAttention:
     """One class.
 
-    attention: its name, with as much of its module's as tells it from others of that name.
+    attention: its name, with as much of its module's name as makes it unique.
     dropout: its attribute that is the dropout module. num_heads: that of the number of its query
     heads, if it is no usual one. settings: attributes, and the values that they have while it is
     patched. without: attributes by which it does more to A; a module that has one is not reached.
@@ -106,11 +106,11 @@ ROWS = (
 )
 PACKAGES = ("timm", "transformers")  # where the classes of the rows are
 
-# Why others are out of reach, where more can be said than that they compute attention themselves.
+# Why other classes are out of reach, where the cause is known.
 _FUNCTION = "it drops A out by a function, so that no module of its own can be given H"
 _SPARSE = "it forms no N x N matrix A"
 _BOTH = "the same class serves cross-attention, and its name does not tell which"
-REASONS = {
+WHY_UNREACHED = {
     "BigBirdBlockSparseAttention": f"{_SPARSE}; with attention_type='original_full' it has one",
     "BigBirdPegasusBlockSparseAttention": _SPARSE,
     "CvtSelfAttention": "its keys are fewer than its queries, so that A has no square",
@@ -141,9 +141,9 @@ REASONS = {
 }
 
 
-def reason(attention: str) -> str:
+def why_unreached(attention: str) -> str:
     """Why no filter reaches this class."""
-    return REASONS.get(attention, "it computes attention by itself")
+    return WHY_UNREACHED.get(attention, "it computes attention by itself")
 
 
 _registered: dict[type, OwnAttention] = {}
@@ -167,22 +167,17 @@ def register_architecture(
             another class.
         dropout: the attribute that is the dropout module through which it puts A, (B, H, N, N),
             and nothing else, before it multiplies the values by it.
-        num_heads: the attribute that says the number of its query heads.
+        num_heads: the attribute that holds the number of its query heads.
         settings: attributes that must have other values for that (timm's `fused_attn=False`); they
             have them while the model is patched.
 
     Raises:
-        GraphAttentionError: it is no class of modules, or an argument is no name of an attribute.
+        GraphAttentionError: it is no class of modules, or has no forward of its own.
     """
     if not isinstance(attention, type) or not issubclass(attention, nn.Module):
         raise refusal("attention", attention, "a class of modules, a subclass of torch.nn.Module")
     if "forward" not in vars(attention):
         raise refusal("attention", attention.__name__, "a class with a forward of its own")
-    for what, name in {"dropout": dropout, "num_heads": num_heads}.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise refusal(what, name, "the name of an attribute of its modules")
-    if not isinstance(settings, Mapping | None):
-        raise refusal("settings", settings, "a dict of attributes and their values")
     _registered[attention] = OwnAttention(
         attention.__qualname__, dropout, num_heads, dict(settings or {})
     )
@@ -197,7 +192,7 @@ def row_of(module: Any) -> OwnAttention | None:
 
 
 def is_registered(module: nn.Module) -> bool:
-    """Whether its row is one of `register_architecture`, which no list can say is exact."""
+    """Whether its row is one of `register_architecture`, which no list has as exact."""
     return row_of(module) in _registered.values()
 
 

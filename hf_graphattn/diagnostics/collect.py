@@ -25,7 +25,7 @@ from hf_graphattn.model.adapters import active_filter, base_model
 from hf_graphattn.model.configs import model_configs
 from hf_graphattn.model.filters import is_patched, refuse_no_model
 from hf_graphattn.model.parallel import is_spread
-from hf_graphattn.patch import patch_model, unpatch_model
+from hf_graphattn.patching.patch import patch_model, unpatch_model
 from hf_graphattn.variants.base import finite_number, is_integer, refuse_tokens
 from hf_graphattn.variants.gfsa import MOST, GFSAConfig
 from hf_graphattn.version import __version__

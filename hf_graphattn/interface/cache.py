@@ -2,8 +2,8 @@
 
 Row t of A^2 V = A (A V) needs (A V)_j of every earlier token j, whose query is gone. In a causal
 model (A V)_j never changes, so it is kept: as the keys of a layer of the cache's own kind, which
-lies beside the layer of keys and values. What the cache does to the one (reorder beams, crop,
-select, repeat, reset) is done to the others too. What anybody else does to the one is refused.
+lies beside the layer of keys and values. What the cache does to that layer (reorder beams, crop,
+select, repeat, reset) it does to the layers beside it too. Any other change of it is refused.
 
 An operand is what a filter passes to `attend` after its first call; GFSA has one.
 
@@ -60,14 +60,14 @@ class GrowingLayer(DynamicLayer):
         self._buffers.pop(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file has: tensors of its own, without room."""
-        own = {name: getattr(self, name).clone() for name in self._buffers}
-        return self.__dict__ | own | {"_buffers": {}}
+        """The state of a copy or a file: tensors of its own, without room."""
+        kept = {name: getattr(self, name).clone() for name in self._buffers}
+        return self.__dict__ | kept | {"_buffers": {}}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of all tokens; those that are given are written behind the others."""
+        """Keys and values of all tokens; the new ones are written behind the others."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             super().update(key_states, value_states, *args, **kwargs)
             return self.keys, self.values
@@ -78,7 +78,7 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens; their number is given as one below zero."""
+        """Remove the last tokens, whose number is passed as one below zero."""
         buffers = dict(self._buffers)
         super().crop(tokens_to_remove)
         self._buffers.update(buffers)
@@ -97,7 +97,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def _fits(rows: Tensor, new: Tensor) -> bool:
-    """Whether `new` can be written there as it is; what cannot, `torch.cat` casts or refuses."""
+    """Whether `new` can be written there as it is; `torch.cat` casts or refuses any other."""
     return (
         rows.shape == new.shape
         and rows.dtype == new.dtype
@@ -111,8 +111,8 @@ def _on_all(name: str) -> Callable[..., None]:
 
     def method(self: OperandLayer, *args: Any, **kwargs: Any) -> None:
         getattr(super(OperandLayer, self), name)(*args, **kwargs)
-        for each in (*self.operands, *self.rows):
-            getattr(each, name)(*args, **kwargs)
+        for layer in (*self.operands, *self.rows):
+            getattr(layer, name)(*args, **kwargs)
         self._see()
 
     return method
@@ -144,10 +144,10 @@ class OperandLayer(CacheLayerMixin):
     prefetch = _on_all("prefetch")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file has: layers of its own, and nothing of the current call."""
+        """The state of a copy or a file: layers of its own, and nothing of the current call."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         of_call = {"new_values", "returned", "_seen"}
-        state = {name: each for name, each in state.items() if name not in of_call}
+        state = {name: value for name, value in state.items() if name not in of_call}
         beside = {name: tuple(map(copy, getattr(self, name))) for name in ("operands", "rows")}
         return state | beside
 
@@ -162,8 +162,8 @@ class OperandLayer(CacheLayerMixin):
         self.new_values = value_states
         self._fit_rows(value_states.shape[-2])
         self.owed = len(self.operands) + len(self.rows)
-        for each in (*self.operands, *self.rows):
-            self.lead(each)
+        for layer in (*self.operands, *self.rows):
+            self.lead(layer)
         keys, self.returned = super().update(key_states, value_states, *args, **kwargs)  # type: ignore[safe-super]
         self._see()
         return keys, self.returned
@@ -191,7 +191,7 @@ class OperandLayer(CacheLayerMixin):
         return any(one is not other or at != then for (one, at), (other, then) in pairs)
 
     def beside(self) -> Any:
-        """An empty layer for an operand, of the kind that this one has but for operands."""
+        """An empty layer for an operand, of the plain kind of this layer."""
         return _empty(type(self).__bases__[-1], self)
 
     def lead(self, beside: Any) -> None:
@@ -210,7 +210,7 @@ class OperandLayer(CacheLayerMixin):
         if not self.is_initialized or torch.compiler.is_compiling():
             return None
         tensors = self.keys, self.values
-        return [(each, 0 if each.is_inference() else each._version) for each in tensors]
+        return [(tensor, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
     def _fit_rows(self, new: int) -> None:
         """Bring the kept operands on the identity to the keys of this call.
@@ -226,9 +226,9 @@ class OperandLayer(CacheLayerMixin):
         if self.is_sliding and self.get_seq_length() + new > keys:
             raise _no_rows("has a window, which its first tokens have left")
         self.rows = self.rows or tuple(self.beside() for _ in self.operands)
-        for each in self.rows:
-            if each.is_initialized and each.keys.shape[-1] != keys:
-                each.keys = functional.pad(each.keys, (0, keys - each.keys.shape[-1]))
+        for layer in self.rows:
+            if layer.is_initialized and layer.keys.shape[-1] != keys:
+                layer.keys = functional.pad(layer.keys, (0, keys - layer.keys.shape[-1]))
 
 
 class OperandDynamicLayer(OperandLayer, GrowingLayer):
@@ -245,7 +245,7 @@ class OperandStaticLayer(OperandLayer, StaticLayer):
     """`StaticLayer` with operands: buffers of full length, written where the new tokens are."""
 
     def lead(self, beside: Any) -> None:
-        """It writes behind as many tokens, though somebody has set their number."""
+        """The layer beside writes behind as many tokens, even if a caller has set their number."""
         if beside.is_initialized:
             beside.cumulative_length.copy_(self.cumulative_length)
 

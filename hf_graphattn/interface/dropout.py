@@ -1,7 +1,7 @@
 """H in the place of A, for attention classes that put A through a dropout module of their own.
 
 H is formed, of products of N x N matrices, and leaves the dropout module in A's place. So what
-multiplies the values must be what left that module, which `OwnProducts` tells.
+multiplies the values must be what left that module, which `OwnProducts` checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEFORE = "_graph_attn_before"
 PRODUCTS = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 
 
-class Given(Attention):
+class MatrixAttention(Attention):
     """`attend` of a matrix A, (B, H, N, N), whose queries and keys are not known."""
 
     name = EAGER
@@ -63,15 +63,15 @@ class AfterDropout:
         if products is not None:
             products.expect(matrix, graph_filter, name)
             return matrix
-        return graph_filter.matrix(Given(matrix), matrix)
+        return graph_filter.matrix(MatrixAttention(matrix), matrix)
 
 
 class OwnProducts(TorchFunctionMode):
     """In this context the filters act on the values, by the very product that the class makes.
 
     A leaves the dropout module unchanged, and the product that takes it is made again for each pass
-    of the filter. So what comes out is H V only if it is A alone that passes the dropout module,
-    and the values that it is multiplied by.
+    of the filter. So the output is H V only if A alone passes the dropout module, and is multiplied
+    by the values.
 
     Raises:
         GraphAttentionError: no product has taken an A.
@@ -102,18 +102,18 @@ class OwnProducts(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         assert self._expected is not None
         (matrix, graph_filter, _), self._expected = self._expected, None
-        own, value = args
+        weights, value = args
         heads, shape = matrix.shape[:2], value.shape
 
         def attend(x: Tensor) -> Tensor:
-            return func(own, x.reshape(shape)).reshape(*heads, *shape[-2:])
+            return func(weights, x.reshape(shape)).reshape(*heads, *shape[-2:])
 
         return graph_filter(attend, value.reshape(*heads, *shape[-2:])).reshape(shape)
 
     def _takes_a(self, operand: object) -> bool:
         if self._expected is None or not isinstance(operand, Tensor):
             return False
-        storages = (each.untyped_storage().data_ptr() for each in (operand, self._expected[0]))
+        storages = (tensor.untyped_storage().data_ptr() for tensor in (operand, self._expected[0]))
         return len(set(storages)) == 1
 
     def _refuse_unused(self) -> None:
@@ -162,9 +162,9 @@ def put_in(module: Any, graph_filter: GraphFilter) -> None:
 
 
 def take_out(module: Any) -> None:
-    """Leave the module as it was before `put_in`; one that has no filter stays as it is."""
-    for each in module.modules():
-        hooks = each._forward_hooks
+    """Undo `put_in`; a module without a filter stays as it is."""
+    for submodule in module.modules():
+        hooks = submodule._forward_hooks
         for key in [key for key, hook in hooks.items() if isinstance(hook, AfterDropout)]:
             del hooks[key]
     set_back(module)
@@ -178,6 +178,6 @@ def set_meanwhile(module: Any, settings: Mapping[str, Any]) -> None:
 
 
 def set_back(module: Any) -> None:
-    """Give them their values back; a module where none were set stays as it is."""
+    """Undo `set_meanwhile`; a module where no attribute was set stays as it is."""
     for name, value in module.__dict__.pop(BEFORE, {}).items():
         setattr(module, name, value)

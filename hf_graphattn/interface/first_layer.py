@@ -34,7 +34,7 @@ def begin_forward(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, 
 def takes_more(model: nn.Module) -> bool:
     """Whether the model passes on arguments that it does not know."""
     parameters = inspect.signature(model.forward).parameters.values()
-    return any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def name_stacks(
@@ -48,14 +48,14 @@ def name_stacks(
         GraphAttentionError: the first layer of a stack has no filter; or layers that are not
             verified may regroup their tokens, as those of images do in windows.
     """
-    modules = [each.name for each in layers]
-    for each in layers:
-        if each.name in filters and not (each.is_verified or _reads_text(model, each.name)):
+    modules = [layer.name for layer in layers]
+    for layer in layers:
+        if layer.name in filters and not (layer.is_verified or _reads_text(model, layer.name)):
             raise refusal(
                 "config",
-                filters[each.name].variant_config,
-                f"a filter of one layer alone in {type(each.module).__name__}, whose tokens may be "
-                f"others in each layer",
+                filters[layer.name].variant_config,
+                f"a filter of one layer alone in {type(layer.module).__name__}, whose tokens may "
+                f"be others in each layer",
             )
     first: dict[str, str] = {}
     for name in modules:
@@ -75,11 +75,11 @@ def name_stacks(
 def first_values(
     module: nn.Module,
     graph_filter: Any,
-    given: dict[str, FirstValues] | None,
+    stacks: dict[str, FirstValues] | None,
     rows: Tensor,
     every: Tensor,
 ) -> FirstValues:
-    """Those of this call; the first layer gives its own.
+    """The first layer's values in this call; the first layer itself adds its own to `stacks`.
 
     Raises:
         GraphAttentionError: the model does not pass the dict on, or left the first layer out; or
@@ -87,42 +87,42 @@ def first_values(
             checkpointing.
     """
     name = type(module).__name__
-    if given is None:
+    if stacks is None:
         raise GraphAttentionError(
             f"{name} is not given the keyword arguments of its model's call, so that the first "
             f"layer's values cannot reach it. Use another filter for this model."
         )
     has_graph = torch.is_grad_enabled()
     if graph_filter.begins:  # not the first time, where layers share it or it is computed again
-        given.setdefault(graph_filter.stack, FirstValues(rows, every, has_graph))
-    elif graph_filter.stack not in given:
+        stacks.setdefault(graph_filter.stack, FirstValues(rows, every, has_graph))
+    elif graph_filter.stack not in stacks:
         raise GraphAttentionError(
             f"the first layer, whose values {name} reads, was left out of this call (layerdrop). "
             f"Set layerdrop to 0."
         )
-    found = given[graph_filter.stack]
-    if has_graph and not found.has_graph:
+    first = stacks[graph_filter.stack]
+    if has_graph and not first.has_graph:
         raise GraphAttentionError(
             f"the first layer's values that {name} reads were made without their gradients, as "
             f"under reentrant gradient checkpointing. Pass "
             f'gradient_checkpointing_kwargs={{"use_reentrant": False}}.'
         )
-    if found.rows.shape != rows.shape:
+    if first.rows.shape != rows.shape:
         raise GraphAttentionError(
-            f"the first layer's values are {tuple(found.rows.shape)} and those of {name} "
+            f"the first layer's values are {tuple(first.rows.shape)} and those of {name} "
             f"{tuple(rows.shape)}: this filter needs layers of one shape. Use another filter."
         )
-    if found.every.device == every.device:
-        return found
+    if first.every.device == every.device:
+        return first
     device = every.device
-    return FirstValues(found.rows.to(device), found.every.to(device), found.has_graph)
+    return FirstValues(first.rows.to(device), first.every.to(device), first.has_graph)
 
 
 def _reads_text(model: nn.Module, name: str) -> bool:
     """Whether the innermost transformers model around a module reads tokens of text."""
     parts = name.split(".")
     around: Any = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
-    read = [each.main_input_name for each in around if hasattr(each, "main_input_name")]
+    read = [parent.main_input_name for parent in around if hasattr(parent, "main_input_name")]
     return read[-1:] == ["input_ids"]
 
 

@@ -46,37 +46,11 @@ def attention(
         GraphAttentionError: an argument is bad; or there are not as many keys as queries, so that
             A has no square.
     """
-    inputs = _inputs(query, key, value, filter, mask, is_causal, scale, dropout_p)
-    return filtered(filter, inputs, one_per_query_head(value, query))
-
-
-def filtered(graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor) -> Tensor:
-    """H V, (B, H, N, D), by the backend that the filter was given or that fits the call."""
-    name = backends.choose(
-        graph_filter.backend,
-        tuple(each for each in graph_filter.backends if each != DELEGATE),
-        inputs,
-        passes=graph_filter.operands + 1,
-        fits=graph_filter.fits,
-    )
-    return graph_filter(backends.make(name, inputs), value)
-
-
-def _inputs(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    graph_filter: object,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    dropout_p: float,
-) -> AttentionInputs:
-    if not isinstance(graph_filter, GraphFilter):
+    if not isinstance(filter, GraphFilter):
         remedy = "A config builds one: GFSAConfig(order=4).build(num_heads)."
-        raise refusal("filter", graph_filter, "a GraphFilter", remedy)
-    refuse_tokens(graph_filter.variant_config, "ga.attention")
-    _check_shapes(query, key, value, graph_filter.num_heads)
+        raise refusal("filter", filter, "a GraphFilter", remedy)
+    refuse_tokens(filter.variant_config, "ga.attention")
+    _check_shapes(query, key, value, filter.num_heads)
     if not isinstance(is_causal, bool):
         raise refusal("is_causal", is_causal, "True or False")
     if mask is not None:
@@ -87,21 +61,33 @@ def _inputs(
     if not 0 <= finite_number("dropout_p", dropout_p) < 1:
         raise refusal("dropout_p", dropout_p, "a number from 0 to below 1")
     scaling = query.shape[-1] ** -0.5 if scale is None else finite_number("scale", scale)
-    return AttentionInputs(query, key, mask, is_causal, scaling, float(dropout_p))
+    inputs = AttentionInputs(query, key, mask, is_causal, scaling, float(dropout_p))
+    return filtered(filter, inputs, one_per_query_head(value, query))
+
+
+def filtered(graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor) -> Tensor:
+    """H V, (B, H, N, D), by the backend that the filter was given or that fits the call."""
+    name = backends.choose(
+        graph_filter.backend,
+        tuple(name for name in graph_filter.backends if name != DELEGATE),
+        inputs,
+        passes=graph_filter.operands + 1,
+        fits=graph_filter.fits,
+    )
+    return graph_filter(backends.make(name, inputs), value)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> None:
-    given = {"query": query, "key": key, "value": value}
-    for name, each in given.items():
-        if not isinstance(each, Tensor) or each.dim() != 4 or not each.is_floating_point():
-            what = tuple(each.shape) if isinstance(each, Tensor) else each
+    states = {"query": query, "key": key, "value": value}
+    for name, state in states.items():
+        if not isinstance(state, Tensor) or state.dim() != 4 or not state.is_floating_point():
+            what = tuple(state.shape) if isinstance(state, Tensor) else state
             raise refusal(name, what, f"floating-point tensors: {SHAPES}")
-    shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in given.items())
+    shapes = ", ".join(f"{name} {tuple(state.shape)}" for name, state in states.items())
     batch, heads, length, _ = query.shape
-    states = (key, value)
     fits = all(
-        (each.shape[0], each.shape[2]) == (batch, length) and heads % each.shape[1] == 0
-        for each in states
+        (state.shape[0], state.shape[2]) == (batch, length) and heads % state.shape[1] == 0
+        for state in (key, value)
     )
     if key.shape[-2] != length:
         raise GraphAttentionError(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
+from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils.generic import TransformersKwargs
 from transformers.utils.output_capturing import _active_collector
 
@@ -26,20 +27,19 @@ from hf_graphattn.architectures.find import eager_attention
 from hf_graphattn.backends import AttentionInputs, FirstValues, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, no_square
 
-from . import masks
-from . import token_filters as after_attention
+from . import masks, token_filters
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .first_layer import first_values
 
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
 NAME = "hf_graphattn"
 # The same with the masks of transformers' eager attention, for classes that are not verified: they
-# are never left out, so nothing is concluded from what a class says of its causality.
+# are never left out, so a class's own `is_causal` is not read.
 AS_EAGER = "hf_graphattn_as_eager"
 NAMES = (NAME, AS_EAGER)
-# Arguments of attention functions that do not change what they compute: the masks say it already,
-# or they are about what the model reads, generates or returns. Others only the architecture's own
-# function can read.
+# Arguments of attention functions that do not change what they compute: the masks hold it already,
+# or they concern what the model reads, generates or returns. Only the architecture's own function
+# can read others.
 HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "cache_position",
     "deterministic",
@@ -57,7 +57,7 @@ HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "use_cache",
     "vision_feature_layer",
 }
-# What eager attention functions do not name, since they read it elsewhere.
+# Arguments that eager attention functions do not name, since they read them elsewhere.
 READ_ELSEWHERE = {"s_aux": "the module's own `sinks`, which the eager functions read from there"}
 # The arguments by which attention modules are given the tokens that cross-attention reads.
 OTHER_TOKENS = (
@@ -111,11 +111,11 @@ def graph_attn(
         _refuse_unread(module, unknown)
 
     def eager(x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the architecture's own eager attention returns with x in place of the values."""
-        given = {"is_causal": is_causal, "position_bias": position_bias} | kwargs
-        given = {name: each for name, each in given.items() if name in kwargs or each is not None}
+        """The output of the architecture's own eager attention with x in place of the values."""
+        more = {"is_causal": is_causal, "position_bias": position_bias}
+        more = {name: item for name, item in more.items() if item is not None} | kwargs
         return eager_attention(module)(
-            module, query, key, x, attention_mask, dropout=dropout, scaling=scaling, **given
+            module, query, key, x, attention_mask, dropout=dropout, scaling=scaling, **more
         )
 
     if graph_filter is None and as_eager:
@@ -131,7 +131,7 @@ def graph_attn(
         causal=causal,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         dropout=dropout,
-        delegate=partial(_of_each_head, eager, key.shape[1]),
+        delegate=partial(_per_query_head, eager, key.shape[1]),
         unknown=unknown,
     )
     if graph_attn_layer is not None and value is not graph_attn_layer.returned:
@@ -143,19 +143,22 @@ def graph_attn(
     if graph_filter is None:
         out, weights = _plain(inputs, value)
     else:
-        own = _of_queries(module, inputs, value, graph_attn_layer)
+        new = value if graph_attn_layer is None else graph_attn_layer.new_values
+        query_values = one_per_query_head(new, query)
+        if query_values.shape[-2] != query.shape[-2]:
+            raise no_square(type(module).__name__, query.shape[-2], key.shape[-2])
         if graph_filter.variant_config.place:
-            after_attention.leave(module, graph_filter, inputs)
+            token_filters.leave(module, graph_filter, inputs)
         if graph_filter.reads_first:
-            every = own if graph_attn_layer is None else one_per_query_head(value, query)
-            first = first_values(module, graph_filter, graph_attn_first, own, every)
+            every = query_values if graph_attn_layer is None else one_per_query_head(value, query)
+            first = first_values(module, graph_filter, graph_attn_first, query_values, every)
             inputs = replace(inputs, first=first)
-        out, weights = _filtered(graph_filter, inputs, own, value, graph_attn_layer)
+        out, weights = _filtered(graph_filter, inputs, query_values, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
 
 
 def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
-    """Eager functions swallow arguments that they do not name: another mask, for one."""
+    """Refuse arguments that the eager function does not name, and would drop: another mask, say."""
     named = inspect.signature(eager_attention(module)).parameters
     unread = [name for name in unknown if name not in named and name not in READ_ELSEWHERE]
     if unread:
@@ -167,14 +170,14 @@ def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
         )
 
 
-def _of_each_head(own: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
+def _per_query_head(attend: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
     """A x, (B, H, Nq, D), by attention whose values have the heads of its keys.
 
     The operands of the query heads that share a key head are put side by side, and each head's own
     is taken from what comes back.
     """
     packed = x.unflatten(1, (key_heads, -1)).transpose(2, 3)
-    out = own(packed.flatten(3))[0].transpose(1, 2).unflatten(1, (key_heads, -1))
+    out = attend(packed.flatten(3))[0].transpose(1, 2).unflatten(1, (key_heads, -1))
     return (
         out.unflatten(-1, packed.shape[-2:]).diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
     )
@@ -187,28 +190,22 @@ def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | Non
     return attend(value), attend.matrix if record else None
 
 
-def _of_queries(
-    module: nn.Module, inputs: AttentionInputs, value: Tensor, layer: OperandLayer | None
-) -> Tensor:
-    """The values of the queries' tokens, (B, H, Nq, D)."""
-    own = one_per_query_head(value if layer is None else layer.new_values, inputs.query)
-    new, keys = inputs.query.shape[-2], inputs.key.shape[-2]
-    if own.shape[-2] != new:
-        raise no_square(type(module).__name__, new, keys)
-    return own
-
-
 def _filtered(
     graph_filter: Any,
     inputs: AttentionInputs,
-    own: Tensor,
+    query_values: Tensor,
     value: Tensor,
     layer: OperandLayer | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(H V, H if recorded) of the values and those of the queries' tokens, `own`.
+    """(H V, H if recorded).
 
-    With a cache these are the rows of the new tokens. A recorded H is what the output is computed
-    from, as in transformers' eager attention. A filter of tokens leaves the attention plain.
+    A recorded H is what the output is computed from, as in transformers' eager attention. A filter
+    of tokens leaves the attention plain.
+
+    Args:
+        query_values: the values of the queries' tokens, (B, H, Nq, D); with a cache these are the
+            new tokens.
+        value: the values of all tokens, (B, H or fewer, Nk, D).
     """
     record = _recording()
     name = backends.choose(
@@ -219,7 +216,8 @@ def _filtered(
         fits=graph_filter.fits,
     )
     if record and not backends.has_matrix(name):
-        _say_attentions_need_eager(name)
+        if not torch.compiler.is_compiling():
+            _warn_of_eager(name)
         name = "eager"
     attend = backends.make(name, inputs)
     if layer is not None:
@@ -227,10 +225,10 @@ def _filtered(
         attend = CachedAttention(attend, layer, shared)
     if not record:
         acts_later = graph_filter.variant_config.place
-        return attend(own) if acts_later else graph_filter(attend, own), None
+        return attend(query_values) if acts_later else graph_filter(attend, query_values), None
     if layer is not None and layer.keeps_rows:
-        graph_filter(attend, own)  # the cache keeps the operands on the values too
-    matrix = graph_filter.matrix(attend, own)
+        graph_filter(attend, query_values)  # the cache keeps the operands on the values too
+    matrix = graph_filter.matrix(attend, query_values)
     return backends.product(matrix, value), matrix
 
 
@@ -260,7 +258,7 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"is cross-attention, which stays plain. Leave such modules out with layers=(...)."
         )
     # The cache is found by its class, since GPT-NeoX calls the argument layer_past.
-    caches = [given for given in (*kwargs.values(), *args) if isinstance(given, Cache)]
+    caches = [value for value in (*kwargs.values(), *args) if isinstance(value, Cache)]
     if not caches:
         return args, kwargs
     graph_filter = getattr(module, FILTER)
@@ -270,13 +268,8 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
             f"{type(module).__name__} does not say which layer of a cache is its own, since layers "
             f"share it, so a graph filter cannot generate with a cache. Pass use_cache=False."
         )
-    layer = operand_layer(
-        caches[0],
-        index,
-        graph_filter.operands,
-        module.training,
-        _recording(),
-    )
+    operands = graph_filter.operands
+    layer = operand_layer(caches[0], index, operands, module.training, _recording())
     return args, {**kwargs, "graph_attn_layer": layer}
 
 
@@ -302,21 +295,16 @@ def _recording() -> bool:
     return collected is not None and any(key.endswith("attentions") for key in collected)
 
 
-def _say_attentions_need_eager(name: str) -> None:
-    if not torch.compiler.is_compiling():
-        _warn_once(
-            f"output_attentions=True needs the attention matrix, which backend {name!r} never "
-            f"forms: the calls that ask for it use 'eager'."
-        )
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning(message)
+@cache  # so that it warns once
+def _warn_of_eager(backend: str) -> None:
+    logger.warning(
+        f"output_attentions=True needs the attention matrix, which backend {backend!r} never "
+        f"forms: the calls that ask for it use 'eager'."
+    )
 
 
 # A pickled model imports this module, because its hooks are functions of it.
 AttentionInterface.register(NAME, graph_attn)
-AttentionMaskInterface.register(NAME, masks.graph_attn_mask)
+AttentionMaskInterface.register(NAME, sdpa_mask)
 AttentionInterface.register(AS_EAGER, graph_attn)
-AttentionMaskInterface.register(AS_EAGER, masks.eager_graph_attn_mask)
+AttentionMaskInterface.register(AS_EAGER, eager_mask)

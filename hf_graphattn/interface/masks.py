@@ -4,7 +4,7 @@ transformers makes one mask for all layers of a model, by the mask function regi
 attention's name. Ours is the one of SDPA: boolean (B, 1, Nq, Nk), True where a query may attend, or
 None if nothing is masked but by causality, which the attention must then apply by itself. A user's
 own 4-D mask arrives unchanged, and T5's position bias beside it. Models with an indexer choose the
-keys of each query themselves, and give what it chose beside the mask.
+keys of each query themselves, and pass the chosen keys beside the mask.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import eager_mask as eager_graph_attn_mask
-from transformers.masking_utils import sdpa_mask as graph_attn_mask
 
 
 def merge(
@@ -40,30 +38,28 @@ def merge(
 
 
 def of_chosen_keys(
-    module: Any, mask: Tensor | None, given: dict[str, Any], key: Tensor
+    module: Any, mask: Tensor | None, arguments: dict[str, Any], key: Tensor
 ) -> tuple[Tensor | None, dict[str, Any]]:
-    """(The mask of the keys that an indexer chose, the arguments without what it chose).
+    """(The mask of the keys that an indexer chose, the arguments without its choice).
 
     A model with an indexer puts its choice into the mask for the names "eager" and "sdpa" alone; to
     others it gives `indices`, the keys of each query, (B, Nq, k), or `block_indices`, blocks of
     keys, of which its own indexer can make the mask. Without a mask both are left as they are.
     """
     if mask is None:
-        return mask, given
+        return mask, arguments
     of_blocks = getattr(getattr(module, "indexer", None), "build_block_mask", None)
-    if given.get("indices") is not None:
-        chosen = given["indices"].long()
+    if arguments.get("indices") is not None:
+        chosen = arguments["indices"].long()
         hidden = chosen.new_ones(*chosen.shape[:2], key.shape[-2], dtype=torch.bool)
         hidden = hidden.scatter(-1, chosen, False).unsqueeze(1)
         is_bool = mask.dtype == torch.bool
         mask = mask.masked_fill(hidden, False if is_bool else torch.finfo(mask.dtype).min)
-    elif given.get("block_indices") is not None and of_blocks is not None:
+    elif arguments.get("block_indices") is not None and of_blocks is not None:
         # The last argument, the queries' positions, is read where there is no mask.
-        blocks = given["block_indices"]
+        blocks = arguments["block_indices"]
         mask = of_blocks(blocks, mask, key.shape[-2], key.dtype, key.device, None)
     else:
-        return mask, given
-    return mask, {n: each for n, each in given.items() if n not in ("indices", "block_indices")}
-
-
-__all__ = ["eager_graph_attn_mask", "graph_attn_mask", "merge", "of_chosen_keys"]
+        return mask, arguments
+    more = {n: a for n, a in arguments.items() if n not in ("indices", "block_indices")}
+    return mask, more

@@ -82,10 +82,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         is_batched, is_first = query.dim() == 3, self.batch_first
         states = self._projected(query, key, value)
         if not is_batched:
-            states = [each.unsqueeze(0) for each in states]
+            states = [state.unsqueeze(0) for state in states]
         elif not is_first:
-            states = [each.transpose(0, 1) for each in states]
-        q, k, v = (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in states)
+            states = [state.transpose(0, 1) for state in states]
+        q, k, v = (state.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for state in states)
         # As in torch, `is_causal` stands for attn_mask where that one is not needed.
         is_causal = is_causal and key_padding_mask is None and not need_weights
         inputs = AttentionInputs(
@@ -116,8 +116,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         weights = weight.chunk(3)
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         return [
-            functional.linear(*each)
-            for each in zip((query, key, value), weights, biases, strict=True)
+            functional.linear(*operands)
+            for operands in zip((query, key, value), weights, biases, strict=True)
         ]
 
     def _check_calls(
@@ -156,14 +156,14 @@ def take_out(module: Any) -> None:
 def refuse_other_keys(module: nn.MultiheadAttention) -> None:
     """Raise `GraphAttentionError` if its keys and values are not made of the tokens alone, or if
     it was given a forward of its own, as accelerate's hooks do: a filter would be passed by."""
-    reasons = {
+    unsupported = {
         "a forward of its own": "forward" in vars(module),
         "kdim or vdim": module.in_proj_weight is None,
         "add_bias_kv": module.bias_k is not None,
         "add_zero_attn": module.add_zero_attn,
     }
-    for name, given in reasons.items():
-        if given:
+    for name, is_set in unsupported.items():
+        if is_set:
             raise refusal(
                 name,
                 "set",
@@ -181,11 +181,11 @@ def _merged(mask: Tensor | None, padding: Tensor | None, query: Tensor) -> Tenso
     if padding is not None:
         _check("key_padding_mask", padding, (batch, length), *([(length,)] if batch == 1 else []))
         padding = padding.view(batch, 1, 1, length)
-    given = [each for each in (mask, padding) if each is not None]
-    if all(each.dtype == torch.bool for each in given):
-        hidden = [each.logical_not() for each in given]
-        return None if not given else hidden[0] if len(given) == 1 else hidden[0] & hidden[1]
-    return sum(_added(each, query.dtype) for each in given)  # type: ignore[return-value]
+    masks = [tensor for tensor in (mask, padding) if tensor is not None]
+    if all(tensor.dtype == torch.bool for tensor in masks):
+        hidden = [tensor.logical_not() for tensor in masks]
+        return None if not masks else hidden[0] if len(masks) == 1 else hidden[0] & hidden[1]
+    return sum(_added(tensor, query.dtype) for tensor in masks)  # type: ignore[return-value]
 
 
 def _check(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:

@@ -34,36 +34,36 @@ class _Left(threading.local):
 _left = _Left()
 
 
-def place_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -> nn.Module:
+def module_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -> nn.Module:
     """The module of the model at which the filter of this layer acts.
 
     Raises:
-        GraphAttentionError: nothing says where that is.
+        GraphAttentionError: the table of architectures does not have this module.
     """
     around = model.get_submodule(layer.name.rpartition(".")[0])
     path: Any = getattr(layer.architecture, config.place, None)
-    place = dict(around.named_modules()).get(path)
+    target = dict(around.named_modules()).get(path)
     is_crossed = getattr(getattr(layer.module, "config", None), "add_cross_attention", False)
-    if place is None or is_crossed:
-        known = ", ".join(each.name for each in ARCHITECTURES if getattr(each, config.place))
+    if target is None or is_crossed:
+        known = ", ".join(row.name for row in ARCHITECTURES if getattr(row, config.place))
         raise GraphAttentionError(
             f"variant {config.variant!r} acts at {PLACES[config.place]}: where that is, is not "
             f"known for {type(layer.module).__name__}{' beside cross-attention' * is_crossed}. It "
             f"is known for {known}. Choose one of these, or a filter of attention itself."
         )
-    return place
+    return target
 
 
-def put_at(place: nn.Module, config: VariantConfig) -> None:
-    """Have the filter act at its place."""
+def put_at(module: nn.Module, config: VariantConfig) -> None:
+    """Have the filter act at this module."""
     if config.place == "norm":
-        place.register_forward_pre_hook(before_norm)
+        module.register_forward_pre_hook(before_norm)
     else:
-        place.register_forward_hook(after_branch)
+        module.register_forward_hook(after_branch)
 
 
 def leave(module: nn.Module, graph_filter: Any, inputs: AttentionInputs) -> None:
-    """Leave the filter and the mask of an attention for the place that follows.
+    """Leave the filter and the mask of an attention for the module that follows.
 
     Raises:
         GraphAttentionError: there are keys from a cache; or heads have masks of their own.

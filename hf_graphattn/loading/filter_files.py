@@ -26,9 +26,9 @@ from hf_graphattn.model.adapters import base_model, original_filter, refuse_adap
 from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
 from hf_graphattn.model.parallel import whole
-from hf_graphattn.patch import Model, patch_model, unpatch_model
+from hf_graphattn.patching.patch import Model, patch_model, unpatch_model
 from hf_graphattn.sharing.checkpoints import HUB_ARGUMENTS, find_file, reading
-from hf_graphattn.sharing.checksum import CHECKSUM, checksum
+from hf_graphattn.sharing.save import CHECKSUM, checksum
 from hf_graphattn.variants import GraphFilter
 
 from .load import load_filter_tensors
@@ -87,8 +87,8 @@ def load_filters(
     with reading(path):
         variant = read_entry(saved, path)
     refuse_adapted(model, "Load the filters before PEFT wraps the model.")
-    own = shape_of(model)
-    differing = [f"{n} {shape.get(n)}, here {own.get(n)}" for n in own if own[n] != shape.get(n)]
+    here = shape_of(model)
+    differing = [f"{n} {shape.get(n)}, here {here[n]}" for n in here if here[n] != shape.get(n)]
     if differing:
         raise GraphAttentionError(
             f"the filters of {path!r} do not fit {type(model).__name__}: they were saved from a "
@@ -142,7 +142,7 @@ def shape_of(model: nn.Module) -> dict[str, Any]:
         "model_type": getattr(config, "model_type", type(base).__name__),
         "hidden_size": getattr(config, "hidden_size", None),
         "heads": {
-            _base_name(each.name, base): each.num_heads for each in find(base).self_attention
+            _base_name(layer.name, base): layer.num_heads for layer in find(base).self_attention
         },
     }
 

@@ -1,7 +1,7 @@
-"""Loading a patched model from a folder or the hub.
+"""Loading a patched model from a folder or the hub, and the outline of one without its weights.
 
 Saving needs no function of ours: `model.save_pretrained` writes the filters with the weights, and
-`config.json` says what was patched. Loading makes the plain model, patches it, and then copies the
+`config.json` has what was patched. Loading makes the plain model, patches it, and then copies the
 filter tensors, strictly: none may be missing or left over, and every shape must be right.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from hf_graphattn.errors import GraphAttentionError, path_text, refusal
@@ -24,11 +24,10 @@ from hf_graphattn.model.adapters import CONFIG_NAME
 from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION, read_entry
 from hf_graphattn.model.filters import filter_parameters, read_config
 from hf_graphattn.model.parallel import shared_as
-from hf_graphattn.patch import patch
 from hf_graphattn.patching.insert import CHECKED
+from hf_graphattn.patching.patch import patch
 from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, read_filter_tensors, reading
-from hf_graphattn.sharing.checksum import checksum, refuse_changed, refuse_damaged
-from hf_graphattn.sharing.save import ASKS
+from hf_graphattn.sharing.save import ASKS, CHECKSUM, checksum
 from hf_graphattn.variants import VariantConfig
 
 
@@ -67,39 +66,82 @@ def from_pretrained(
         )
     path = path_text("path_or_repo", path_or_repo)
     with reading(path):
-        _refuse_adapter(path, hub_arguments(kwargs))
+        if find_file(path, CONFIG_NAME, hub_arguments(kwargs)) is not None:
+            raise GraphAttentionError(
+                f"{path!r} holds a PEFT adapter: transformers would load it with the model, and "
+                f"drop its filters silently. Load the model from a folder without {CONFIG_NAME}, "
+                f"and then the adapter with load_peft(model, adapter)."
+            )
         config, kwargs = _config(path, kwargs)
         saved = getattr(config, "graph_attn", None)
         tensors = read_filter_tensors(
             path, hub_arguments(kwargs), kwargs.get("variant"), is_patched=saved is not None
         )
         variant = _variant(path, saved, graph_attn, bool(tensors))
-        asks = kwargs.pop(ASKS, None)
-        if asks is None:
-            asks = config.output_attentions or (saved or {}).get(ASKS, False)
-        _make_plain(config, bool(asks))
+        records = kwargs.pop(ASKS, None)
+        if records is None:
+            records = config.output_attentions or (saved or {}).get(ASKS, False)
+        _make_plain(config, bool(records))
         model, loaded = _load_plain(path, config, _class_of(config, auto_class, path), kwargs)
         checked = (saved or {}).get(CHECKED)
-        if not isinstance(checked, dict):
-            checked = None
-        elif backend == "auto":
+        if isinstance(checked, dict) and backend == "auto":
             backend = checked.get("backend", backend)
         patch(model, variant, backend, check, checked)
         if saved is not None:
             load_filter_tensors(model, tensors, path, saved)
             # The checkpoint that was loaded is not the base.
             model.config.graph_attn.pop("base_model", None)
-            model.config.graph_attn |= {name: saved[name] for name in saved.keys() & {"base_model"}}
+            if "base_model" in saved:
+                model.config.graph_attn["base_model"] = saved["base_model"]
     return loaded
 
 
-def _refuse_adapter(path: str, where: dict[str, Any]) -> None:
-    if find_file(path, CONFIG_NAME, where) is not None:
-        raise GraphAttentionError(
-            f"{path!r} holds a PEFT adapter: transformers would load it with the model, and drop "
-            f"its filters without a word. Load the model from a folder without {CONFIG_NAME}, and "
-            f"then the adapter with load_peft(model, adapter)."
+def outline(
+    path: str, *, revision: str = "main", trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, VariantConfig | None]:
+    """(The plain model, on the meta device; the filters that a patched checkpoint has, or None.)
+
+    Only config.json is read. A config that names no class of transformers gets `AutoModel`'s.
+
+    Args:
+        path: a folder, or the name of a hub repository.
+        revision, trust_remote_code: as in transformers' `from_pretrained`.
+
+    Raises:
+        GraphAttentionError: there is no such folder, or the config makes no model.
+    """
+    if path.startswith((".", os.sep, "~")) and not os.path.isdir(path):
+        raise refusal("the model", path, "a folder that exists, or the name of a hub repository")
+    with reading(path):
+        config = AutoConfig.from_pretrained(
+            path, revision=revision, trust_remote_code=trust_remote_code
         )
+        entry = getattr(config, ENTRY, None)
+        config._attn_implementation = None  # a patched model's names one that nothing has
+        has_code = trust_remote_code and not entry
+        auto_map = getattr(config, "auto_map", {}) if has_code else {}
+        with torch.device("meta"):
+            model = _from_repository_code(config, auto_map, revision) or _from_transformers(config)
+        return model, None if entry is None else read_entry(entry, path)
+
+
+def _from_transformers(config: Any) -> PreTrainedModel:
+    classes = [getattr(transformers, str(name), None) for name in config.architectures or ()]
+    models = [c for c in classes if isinstance(c, type) and issubclass(c, PreTrainedModel)]
+    return models[0](config) if models else AutoModel.from_config(config)
+
+
+def _from_repository_code(
+    config: Any, auto_map: dict[str, str], revision: str
+) -> PreTrainedModel | None:
+    """The model of the repository's own code, of the class that the config names; None without."""
+    names = [name for name in auto_map if name.startswith("AutoModel")]
+    if not names:
+        return None
+    named = config.architectures or ()
+    best = max(names, key=lambda n: (auto_map[n].split(".")[-1] in named, n == "AutoModel"))
+    cls = getattr(transformers, best)
+    return cls.from_config(config, trust_remote_code=True, code_revision=revision)
 
 
 def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[str, Any]]:
@@ -122,63 +164,63 @@ def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[s
 
 
 def _variant(
-    path: str, saved: object, given: VariantConfig | None, has_filters: bool
+    path: str, saved: object, graph_attn: VariantConfig | None, has_filters: bool
 ) -> VariantConfig:
     if saved is None and has_filters:
         raise GraphAttentionError(
             f"{path!r} holds filters, but its config.json has no 'graph_attn': it was edited, or "
             f"only a part of the model was patched. Patch the whole model and save it again."
         )
-    if saved is not None and given is not None:
+    if saved is not None and graph_attn is not None:
         raise refusal(
             "graph_attn",
-            given,
+            graph_attn,
             f"nothing, since {path!r} is patched already",
             "Leave it out; or unpatch_model(model) after loading, then patch_model(model, config).",
         )
     if saved is not None:
         return read_entry(saved, path)
-    if given is None:
+    if graph_attn is None:
         raise GraphAttentionError(
             f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Pass the "
             f"filters to put in, graph_attn=GFSAConfig(...); or load it with transformers and "
             f"call patch_model(model, config)."
         )
-    return given
+    return graph_attn
 
 
 def _class_of(config: PreTrainedConfig, auto_class: Any, path: str) -> Any:
     """The model class to load: the one that was asked for, or that the checkpoint names."""
-    what, given, cls = "auto_class", auto_class, auto_class
+    name, value, cls = "auto_class", auto_class, auto_class
     remedy = "Leave it out to load what the checkpoint names."
     if auto_class is None:
-        what, given = f"'architectures' in the config.json of {path!r}", config.architectures
+        name, value = f"'architectures' in the config.json of {path!r}", config.architectures
         remedy = "Pass auto_class=AutoModelFor... to choose one."
-        named = str(given[0]) if isinstance(given, list) and given else ""
+        named = str(value[0]) if isinstance(value, list) and value else ""
         cls = getattr(transformers, named, None)
     if hasattr(cls, "_model_mapping"):  # an Auto class: take the class that it would choose
         cls = cls._model_mapping.get(type(config), None)
     is_model = isinstance(cls, type) and issubclass(cls, PreTrainedModel)
     if not is_model or not isinstance(config, cls.config_class):
         allowed = f"a model class of transformers for {type(config).__name__}, or an Auto class"
-        raise refusal(what, given, allowed, remedy)
+        raise refusal(name, value, allowed, remedy)
     return cls
 
 
-def _make_plain(config: PreTrainedConfig, asks_for_attentions: bool) -> None:
-    """Take from the config of a patched checkpoint what makes it one."""
+def _make_plain(config: PreTrainedConfig, records: bool) -> None:
+    """Remove the marks of a patched model from a checkpoint's config."""
     for name in (ENTRY, IMPLEMENTATION, "auto_map"):
         config.__dict__.pop(name, None)
     config.output_attentions = False
     config._attn_implementation = None  # the plain class chooses its own, and is then patched
-    if asks_for_attentions:
+    if records:
         config.output_attentions = True  # transformers then chooses "eager"
 
 
 def _load_plain(path: str, config: PreTrainedConfig, cls: Any, kwargs: dict[str, Any]) -> Any:
-    """(The plain model, what the caller gets: a tuple if `output_loading_info` is asked for)."""
-    # The plain class does not expect the filter tensors, and only a subclass can tell transformers
-    # not to report them. The model gets its own class back at once.
+    """(The plain model, the value to return: a tuple with `output_loading_info=True`)."""
+    # The plain class does not expect the filter tensors, and only a subclass can keep transformers
+    # from reporting them. The model gets its own class back at once.
     ignored = [*(cls._keys_to_ignore_on_load_unexpected or ()), rf"\.{FILTER}\."]
     quiet: Any = type(
         cls.__name__,
@@ -208,8 +250,8 @@ def load_filter_tensors(
             not what was saved.
     """
     parameters = dict(filter_parameters(model))
-    own_names = {saved: own for own in parameters for saved in _saved_names(own, model)}
-    tensors = {own_names.get(key, key): tensor for key, tensor in tensors.items()}
+    here = {saved: name for name in parameters for saved in _saved_names(name, model)}
+    tensors = {here.get(key, key): tensor for key, tensor in tensors.items()}
     missing = sorted(parameters.keys() - tensors.keys())
     left_over = sorted(tensors.keys() - parameters.keys())
     wrong = [
@@ -224,26 +266,47 @@ def load_filter_tensors(
             f"was edited: save the model again."
         )
     refuse_damaged(tensors, path)
-    found = checksum(read_config(model), (tensors[name] for name in parameters))
-    refuse_changed(found, entry, path)
+    digest = checksum(read_config(model), (tensors[name] for name in parameters))
+    if entry.get(CHECKSUM, digest) != digest:
+        raise GraphAttentionError(
+            f"the filters of {path!r} are not those that were saved: the checksum of their "
+            f"settings and tensors is {digest!r}, and {entry[CHECKSUM]!r} was written beside them. "
+            f"The folder is damaged or was edited: save the model again. (Who edited it on purpose "
+            f"removes {CHECKSUM!r} from the entry 'graph_attn'.)"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shared_as(parameter, tensors[name]))
 
 
-def _saved_names(own_name: str, model: nn.Module) -> Iterator[str]:
+def refuse_damaged(tensors: Mapping[str, Tensor], path: str) -> None:
+    """Raise `GraphAttentionError` for a tensor that no filter can have saved."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            what = f"of dtype {tensor.dtype}"
+        elif not tensor.float().isfinite().all():
+            what = "not finite"
+        else:
+            continue
+        raise GraphAttentionError(
+            f"the filter tensor {name} of {path!r} is {what}; allowed: finite floating-point "
+            f"numbers. The file is damaged or was edited, or its training diverged: save it again."
+        )
+
+
+def _saved_names(name: str, model: nn.Module) -> Iterator[str]:
     """The names that one of the model's tensors may have in a checkpoint.
 
     A model with a head puts a prefix before its base's names. And files keep the names of a model's
     first release (ViT's encoder.layer), whatever transformers calls the modules today.
     """
     if not isinstance(model, PreTrainedModel):
-        yield own_name
+        yield name
         return
     prefix = f"{model.base_model_prefix}."
-    for name in (prefix + own_name, own_name.removeprefix(prefix), own_name):
-        yield name
-        yield from revert_weight_conversion(model, {name: torch.empty(0)})
+    for saved in (prefix + name, name.removeprefix(prefix), name):
+        yield saved
+        yield from revert_weight_conversion(model, {saved: torch.empty(0)})
 
 
 def _few(names: list[str]) -> str:

@@ -4,29 +4,34 @@
 
 PEFT then trains a copy of each filter, and saves, switches and disables it with the adapter. If
 the adapter is loaded onto a base that is not patched, PEFT drops the filters without a word;
-`load_peft` patches the base, or refuses. What the library knows of PEFT is in `adapters`.
+`load_peft` patches the base, or refuses.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_graphattn.errors import GraphAttentionError, path_text, refusal
-from hf_graphattn.interface.graph_attn import FILTER
-from hf_graphattn.model.adapters import base_model, load_adapter, saved_filters, unchanged
+from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
+from hf_graphattn.model.adapters import base_model
 from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
 from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
 from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, reading
-from hf_graphattn.sharing.checksum import refuse_damaged
 from hf_graphattn.variants import VariantConfig
 
 from .filter_files import FILTERS_NAME, load_filters, read_filters
+from .load import refuse_damaged
+
+BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
 
 logger = logging.getLogger("hf_graphattn")
 
@@ -34,8 +39,8 @@ logger = logging.getLogger("hf_graphattn")
 def peft_modules(model: nn.Module | None = None) -> list[str]:
     """What `modules_to_save` of a PEFT config must hold, so that an adapter has its own filters.
 
-    With the patched model the adapter tells what that was patched with, in a name that no module
-    has: PEFT keeps it in the adapter's config, and `load_peft` compares it.
+    With a model the list also holds what that was patched with, as a name that no module has: PEFT
+    keeps it in the adapter's config, and `load_peft` compares it.
 
     Raises:
         GraphAttentionError: a model is given that is not patched.
@@ -73,45 +78,67 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
             "Call model.load_adapter(path, adapter_name).",
         )
     path, where = path_text("adapter", adapter), hub_arguments(kwargs)
-    with reading(path), unchanged(model):
-        modules, tensors = saved_filters(path, where)
-        refuse_damaged(tensors, path)
-        has_file = find_file(path, FILTERS_NAME, where) is not None
-        if has_file:
-            _match_file(model, path, where)
-        _check(model, tensors, FILTER in modules, path)
-        told = _match_entry(model, modules, path) or has_file
-        if FILTER in modules and not told:
-            _say_unknown(model, path)
-        return load_adapter(model, path, **kwargs)
-
-
-def _match_file(model: PreTrainedModel, path: str, where: dict[str, Any]) -> None:
-    """Patch a plain base as the adapter's was; check that a patched one is patched like it."""
-    if not is_patched(model):
-        load_filters(model, path, **where)
-        return
-    _refuse_other(model, read_entry(read_filters(path, where)[0], path), path)
-
-
-def _match_entry(model: PreTrainedModel, modules: list[str], path: str) -> bool:
-    """Whether `peft_modules(model)` kept what the base was patched with; if so, compare it."""
-    entries = [name.partition("=")[2] for name in modules if name.startswith(f"{ENTRY}=")]
-    for entry in entries:
+    with reading(path), _unchanged(model):
         try:
-            saved = json.loads(entry)
-        except ValueError:
-            saved = entry  # which `read_entry` refuses
-        _refuse_other(model, read_entry(saved, path), path)
-    return bool(entries)
+            import peft
+        except ImportError as error:
+            raise ImportError("load_peft needs PEFT: pip install peft") from error
+        modules = peft.PeftConfig.from_pretrained(path, **where).modules_to_save or ()
+        weights = peft.utils.load_peft_weights(path, device="cpu", **where)
+        # Filters whose scalars are all fixed have no tensors.
+        tensors = {
+            name.removeprefix(BASE_NAMES_BEGIN): tensor
+            for name, tensor in weights.items()
+            if is_filter_key(name)
+        }
+        refuse_damaged(tensors, path)
+        entries: list[Any] = [_entry(name) for name in modules if name.startswith(f"{ENTRY}=")]
+        if find_file(path, FILTERS_NAME, where) is not None:
+            if not is_patched(model):
+                load_filters(model, path, **where)
+            entries.append(read_filters(path, where)[0])
+        _check(model, tensors, FILTER in modules, path)
+        for entry in entries:
+            _refuse_other(model, read_entry(entry, path), path)
+        if FILTER in modules and not entries:
+            logger.warning(
+                f"the adapter {path!r} does not tell which settings its base was patched with, so "
+                f"they cannot be compared with those of this model: {read_config(model)}. Make "
+                f"adapters with modules_to_save=peft_modules(model), or call save_filters(model, "
+                f"folder) beside them."
+            )
+        return peft.PeftModel.from_pretrained(model, path, **kwargs)
 
 
-def _say_unknown(model: PreTrainedModel, path: str) -> None:
-    logger.warning(
-        f"the adapter {path!r} does not tell which settings its base was patched with, so they "
-        f"cannot be compared with those of this model: {read_config(model)}. Make adapters with "
-        f"modules_to_save=peft_modules(model), or call save_filters(model, folder) beside them."
-    )
+def _entry(name: str) -> Any:
+    """What the base was patched with, in a name that `peft_modules(model)` made."""
+    text = name.removeprefix(f"{ENTRY}=")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # which `read_entry` refuses
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """In this context an error leaves the model as it was: PEFT changes it before it has read all.
+
+    What is restored are the modules' attributes and which parameters are trained, not tensors.
+    """
+    before = []
+    for attributes in map(vars, model.modules()):
+        kept = {n: copy.copy(v) if isinstance(v, dict) else v for n, v in attributes.items()}
+        before.append((attributes, kept))
+    trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    try:
+        yield
+    except Exception:
+        for attributes, kept in before:
+            attributes.clear()
+            attributes.update(kept)
+        for parameter, requires_grad in trained.items():
+            parameter.requires_grad_(requires_grad)
+        raise
 
 
 def _refuse_other(model: PreTrainedModel, needed: VariantConfig, path: str) -> None:
@@ -134,17 +161,14 @@ def _check(model: PreTrainedModel, saved: dict[str, Tensor], has_filters: bool, 
         )
     if not saved:
         return  # the adapter has no filters of its own, or all their scalars are fixed
-    own = {name: parameter.shape for name, parameter in filter_parameters(model)}
+    here = {name: parameter.shape for name, parameter in filter_parameters(model)}
     shapes = {name: tensor.shape for name, tensor in saved.items()}
-    if own != shapes:
+    if here != shapes:
         differing = sorted(
-            name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name)
+            name for name in here.keys() | shapes.keys() if here.get(name) != shapes.get(name)
         )
         raise GraphAttentionError(
             f"the filters of the adapter {path!r} are not those of {type(model).__name__}: "
             f"{len(differing)} differ, {', '.join(differing[:4])}. Patch the base with the config "
             f"of the training."
         )
-
-
-__all__ = ["load_peft", "peft_modules"]

@@ -1,8 +1,8 @@
 """A patched model's own configs: what it was patched with lives with the model alone.
 
 Several models may hold one config object, and people build models from another one's config. So
-patching gives the modules of a model copies of the configs that they hold, and only the copies say
-that the model is patched. Taking the filters out gives the modules their configs back.
+patching gives the modules of a model copies of the configs that they hold, and only the copies mark
+the model as patched. Taking the filters out gives the modules their configs back.
 
 A copy is shallow: what is changed inside a value (`config.id2label[0] = ...`) is seen by all that
 share it, as in transformers. What is assigned while the model is patched goes back with it.
@@ -28,9 +28,9 @@ from hf_graphattn.version import __version__
 
 # What patching writes to a copy: it never goes back to the config that was copied.
 IMPLEMENTATION = "attn_implementation"
-# What config.json says there. No function has this name, so transformers by itself refuses to load
-# the folder, and its error, which lists its own implementations, tells how to load it. 0.2.0
-# wrote the function's name alone, which is read too.
+# The value in config.json. No function has this name, so transformers by itself refuses to load the
+# folder, with an error that shows the name, and so how to load it. 0.2.0 wrote the function's name
+# alone, which is read too.
 SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
 ENTRY = "graph_attn"
 FORMAT = 1  # of the entry
@@ -40,67 +40,65 @@ _NOT_RETURNED = {*_MARKS, _CHOSEN}
 
 
 @dataclass
-class OwnConfig:
+class ConfigCopy:
     """One config of a patched model.
 
-    own: the copy that its modules hold. plain: what they hold after the filters are taken out.
+    patched: the copy that its modules hold. plain: what they hold after the filters are taken out.
     before: the copy's attributes when it was made.
     """
 
-    own: PreTrainedConfig
+    patched: PreTrainedConfig
     plain: PreTrainedConfig
     before: dict[str, Any]
 
 
 def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
     """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
-    return list({id(config): config for _, _, config in _places(model)}.values())
+    return list({id(config): config for _, _, config in _attributes(model)}.values())
 
 
-def own_configs(model: nn.Module, implementation: str) -> list[OwnConfig]:
+def copy_configs(model: nn.Module, implementation: str) -> list[ConfigCopy]:
     """Copies of all configs of a model, each marked as that of a patched model.
 
     implementation: the name of the attention function, one of `interface.NAMES`.
     """
     originals = _with_nested(model_configs(model))
-    found = [OwnConfig(copy.copy(each), _plain(each), {}) for each in originals]
-    own, plain = (
-        {id(c): getattr(made, name) for c, made in zip(originals, found, strict=True)}
-        for name in ("own", "plain")
-    )
-    for made in found:
-        _renew(vars(made.own), own)
-        _renew(vars(made.plain), plain)
-        made.before = dict(vars(made.own))
-    for made in found:
-        made.own._attn_implementation = implementation
-    return found
+    copies = [ConfigCopy(copy.copy(config), _plain(config), {}) for config in originals]
+    patched = {id(config): made.patched for config, made in zip(originals, copies, strict=True)}
+    plain = {id(config): made.plain for config, made in zip(originals, copies, strict=True)}
+    for made in copies:
+        _replace_nested(made.patched, patched)
+        _replace_nested(made.plain, plain)
+        made.before = dict(vars(made.patched))
+        made.patched._attn_implementation = implementation
+    return copies
 
 
-def copies_of(model: nn.Module, made: list[OwnConfig]) -> dict[int, PreTrainedConfig]:
+def copies_of(model: nn.Module, copies: list[ConfigCopy]) -> dict[int, PreTrainedConfig]:
     """The copies, by the `id` of the config that each was made of, which the modules still hold."""
     originals = _with_nested(model_configs(model))
-    return {id(each): own.own for each, own in zip(originals, made, strict=True)}
+    return {id(config): made.patched for config, made in zip(originals, copies, strict=True)}
 
 
 def replace_configs(model: nn.Module, new: dict[int, PreTrainedConfig]) -> None:
     """Give the modules of a model other configs, by the `id` of those that they hold."""
-    for attributes, name, config in _places(model):
+    for attributes, name, config in _attributes(model):
         attributes[name] = new.get(id(config), config)
 
 
-def give_back(model: nn.Module, made: list[OwnConfig]) -> None:
+def give_back(model: nn.Module, copies: list[ConfigCopy]) -> None:
     """Give the modules of a model their configs back, with what was assigned meanwhile.
 
     A copy that someone still holds becomes plain too: a model that was built from it, for one.
     """
-    for each in made:
-        _return_changes(each, {id(other.own): other.plain for other in made})
-    replace_configs(model, {id(each.own): each.plain for each in made})
-    for each in made:
+    plain = {id(made.patched): made.plain for made in copies}
+    for made in copies:
+        _return_changes(made, plain)
+    replace_configs(model, plain)
+    for made in copies:
         for name in _MARKS:
-            vars(each.own).pop(name, None)
-        each.own._attn_implementation = each.plain._attn_implementation
+            vars(made.patched).pop(name, None)
+        made.patched._attn_implementation = made.plain._attn_implementation
 
 
 def is_marked(model: nn.Module) -> bool:
@@ -110,7 +108,7 @@ def is_marked(model: nn.Module) -> bool:
 
 def make_plain(model: nn.Module) -> None:
     """Give the modules plain copies in place of configs that are those of a patched model."""
-    replace_configs(model, {id(each): _plain(each) for each in model_configs(model)})
+    replace_configs(model, {id(config): _plain(config) for config in model_configs(model)})
 
 
 def make_entry(config: VariantConfig) -> dict[str, Any]:
@@ -151,13 +149,13 @@ def read_entry(entry: object, path: str) -> VariantConfig:
     return config
 
 
-def _return_changes(made: OwnConfig, plain_of: dict[int, PreTrainedConfig]) -> None:
-    now, target = vars(made.own), vars(made.plain)
+def _return_changes(made: ConfigCopy, plain: dict[int, PreTrainedConfig]) -> None:
+    now, target = vars(made.patched), vars(made.plain)
     for name in made.before.keys() - now.keys() - _NOT_RETURNED:
         target.pop(name, None)
     for name in now.keys() - _NOT_RETURNED:
         if name not in made.before or now[name] is not made.before[name]:
-            target[name] = plain_of.get(id(now[name]), now[name])
+            target[name] = plain.get(id(now[name]), now[name])
 
 
 def _plain(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -176,15 +174,16 @@ def _is_marked(config: PreTrainedConfig) -> bool:
 
 
 def _with_nested(configs: list[PreTrainedConfig]) -> list[PreTrainedConfig]:
-    found = {id(config): config for config in configs}
+    """The configs, and those inside them."""
+    by_id = {id(config): config for config in configs}
     for config in configs:
         nested = [v for v in vars(config).values() if isinstance(v, PreTrainedConfig)]
-        found |= {id(each): each for each in _with_nested(nested) if id(each) not in found}
-    return list(found.values())
+        by_id |= {id(c): c for c in _with_nested(nested) if id(c) not in by_id}
+    return list(by_id.values())
 
 
-def _places(model: nn.Module) -> list[tuple[dict[str, Any], str, PreTrainedConfig]]:
-    """Where the modules of a model hold configs: (a module's attributes, the name, the config)."""
+def _attributes(model: nn.Module) -> list[tuple[dict[str, Any], str, PreTrainedConfig]]:
+    """The attributes of a model's modules that hold configs: (all attributes, name, config)."""
     return [
         (vars(module), name, value)
         for module in model.modules()
@@ -193,8 +192,8 @@ def _places(model: nn.Module) -> list[tuple[dict[str, Any], str, PreTrainedConfi
     ]
 
 
-def _renew(attributes: dict[str, Any], new: dict[int, PreTrainedConfig]) -> None:
+def _replace_nested(config: PreTrainedConfig, new: dict[int, PreTrainedConfig]) -> None:
     """Replace the configs that are inside a config (a patched part of a larger model's)."""
-    for name, value in attributes.items():
+    for name, value in vars(config).items():
         if isinstance(value, PreTrainedConfig):
-            attributes[name] = new[id(value)]
+            setattr(config, name, new[id(value)])

@@ -1,4 +1,4 @@
-"""The filters that a patched model carries: where they are, and what they were made from."""
+"""The filters of a patched model: where they are, and the config that they were made from."""
 
 from __future__ import annotations
 
@@ -36,25 +36,18 @@ def graph_filters(model: nn.Module) -> dict[str, nn.Module]:
 def filter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """(qualified name, parameter) of every learned scalar, to freeze, count, or group them."""
     for name, graph_filter in graph_filters(model).items():
-        for own_name, parameter in graph_filter.named_parameters():
-            yield f"{name}.{FILTER}.{own_name}".lstrip("."), parameter
+        for scalar, parameter in graph_filter.named_parameters():
+            yield f"{name}.{FILTER}.{scalar}".lstrip("."), parameter
 
 
 def refuse_no_model(model: object) -> None:
     """Raise `GraphAttentionError` if this is not a model: None, the name of one, or a trace."""
-    if isinstance(model, torch.jit.ScriptModule):
-        raise refusal(
-            "model",
-            type(model).__name__,
-            "a model of Python modules, which torch.jit has not traced or scripted",
-            "Patch the model first, then trace it.",
-        )
-    if not isinstance(model, nn.Module):
+    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
         raise refusal(
             "model",
             model if isinstance(model, str) else type(model).__name__,
-            "a transformers model",
-            "Load it first: from_pretrained(path).",
+            "a transformers model, or another of torch, which torch.jit has not traced or scripted",
+            "Load it first: from_pretrained(path). Trace it after patching.",
         )
 
 
@@ -73,10 +66,10 @@ def read_config(model: nn.Module) -> VariantConfig:
         GraphAttentionError: the model is not patched, or its filters have several configs.
     """
     refuse_plain(model)
-    found = {original_filter(each).variant_config for each in graph_filters(model).values()}
-    if len(found) > 1:
+    configs = {original_filter(f).variant_config for f in graph_filters(model).values()}
+    if len(configs) > 1:
         raise GraphAttentionError(
-            f"{type(model).__name__} has filters of several configs, {sorted(map(str, found))}: "
+            f"{type(model).__name__} has filters of several configs, {sorted(map(str, configs))}: "
             f"there is no one config to save or to show. Save its state_dict."
         )
-    return found.pop()
+    return configs.pop()

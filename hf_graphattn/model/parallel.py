@@ -1,4 +1,4 @@
-"""A model that is spread over processes: what each of them holds of a filter.
+"""A model that is spread over processes, and the part of a filter that each process holds.
 
 Data parallelism and FSDP take a patched model as any other, so they come after patching. Tensor
 parallelism comes before it, with loading. It leaves each process some of an attention's heads, and
@@ -46,11 +46,11 @@ def refuse_spread(model: Any) -> None:
 
 
 def own_class(module: nn.Module) -> type[nn.Module]:
-    """The module's class; FSDP makes one of another name, which derives from it."""
-    found = type(module)
-    if issubclass(found, FSDPModule):
-        return next(base for base in found.__bases__ if base is not FSDPModule)
-    return found
+    """The module's class, without the subclass that FSDP makes of it."""
+    cls = type(module)
+    if issubclass(cls, FSDPModule):
+        return next(base for base in cls.__bases__ if base is not FSDPModule)
+    return cls
 
 
 def is_spread(module: nn.Module) -> bool:
@@ -120,7 +120,7 @@ def share_heads(graph_filter: GraphFilter, mesh: DeviceMesh) -> None:
 
 
 def whole(tensor: Any) -> Any:
-    """The tensor; where processes share it, gathered from them, and each of them must call this."""
+    """The tensor; gathered, if processes share it, all of which must then call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -132,4 +132,4 @@ def shared_as(other: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _meshes(module: nn.Module) -> set[DeviceMesh]:
-    return {each.device_mesh for each in module.parameters() if isinstance(each, DTensor)}
+    return {p.device_mesh for p in module.parameters() if isinstance(p, DTensor)}

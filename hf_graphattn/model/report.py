@@ -43,7 +43,7 @@ class ReportRow:
 
     def cells(self) -> tuple[str, ...]:
         scalars = "  ".join(
-            f"{name}{'*' if name in self.learned else ''} {_shown(value)}"
+            f"{name}{'*' if name in self.learned else ''} {_text(value)}"
             for name, value in self.scalars.items()
         )
         backend = f"{self.backend}: {self.reason}" if self.backend else ""
@@ -75,11 +75,11 @@ class Table:
         widths = [max(map(len, column)) for column in columns]
         longest = [max(map(len, " ".join(column).split())) for column in columns]
         while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
-            spaces = [(own > word, own) for own, word in zip(widths, longest, strict=True)]
+            spaces = [(wide > word, wide) for wide, word in zip(widths, longest, strict=True)]
             widths[spaces.index(max(spaces))] -= 1
-        rows.insert(1, tuple("-" * own for own in widths))
+        rows.insert(1, tuple("-" * wide for wide in widths))
         lines = [
-            "  ".join(part.ljust(own) for part, own in zip(parts, widths, strict=True)).rstrip()
+            "  ".join(part.ljust(wide) for part, wide in zip(parts, widths, strict=True)).rstrip()
             for cells in rows
             for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
         ]
@@ -89,7 +89,7 @@ class Table:
         def row(tag: str, cells: tuple[str, ...]) -> str:
             return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-        body = "".join(row("td", each.cells()) for each in self.rows)
+        body = "".join(row("td", line.cells()) for line in self.rows)
         caption = f"<caption>{html.escape(self.title)}</caption>"
         head = row("th", self.headings)
         return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
@@ -138,10 +138,11 @@ def supported(model: nn.Module) -> Support:
     refuse_no_model(model)
     plan, rows = find(model), []
     needs_check = bool(plan.needs_check)
-    for each in plan.attention:
-        kind = "self" if each.is_self_attention else "cross"
-        says = _supports(each, needs_check) if each.is_self_attention else "no: stays plain"
-        rows.append(SupportRow(each.name, type(each.module).__name__, kind, each.num_heads, says))
+    for layer in plan.attention:
+        kind = "self" if layer.is_self_attention else "cross"
+        answer = _supports(layer, needs_check) if layer.is_self_attention else "no: stays plain"
+        cls = type(layer.module).__name__
+        rows.append(SupportRow(layer.name, cls, kind, layer.num_heads, answer))
     for name, module in plan.out_of_reach:
         cls = type(module).__name__
         rows.append(SupportRow(name, cls, "own", 0, f"no: {plan.why_plain[cls]}"))
@@ -150,8 +151,8 @@ def supported(model: nn.Module) -> Support:
 
 
 def _supports(attention: AttentionModule, needs_check: bool) -> str:
-    says = "after a check (check=...)" if needs_check else "yes: verified"
-    return says if attention.row is None else f"{says}; filters linear in the values, no cache"
+    answer = "after a check (check=...)" if needs_check else "yes: verified"
+    return answer if attention.row is None else f"{answer}; filters linear in the values, no cache"
 
 
 def report(model: nn.Module) -> Report:
@@ -166,19 +167,19 @@ def report(model: nn.Module) -> Report:
     """
     refuse_plain(model)
     filters, layers = graph_filters(model), find(model).self_attention
-    names = {each.name for each in layers}
+    names = {layer.name for layer in layers}
+    originals = {name: original_filter(f) for name, f in filters.items()}
     callers = [
-        AttentionModule(name, model.get_submodule(name), original_filter(each).num_heads, True)
-        for name, each in filters.items()
+        AttentionModule(name, model.get_submodule(name), original.num_heads, True)
+        for name, original in originals.items()
         if name not in names
     ]
-    rows = [_row(layer, each, filters.get(each.name)) for layer, each in enumerate(layers)]
-    rows += [_row(None, each, filters[each.name]) for each in callers]
+    rows = [_row(i, layer, filters.get(layer.name)) for i, layer in enumerate(layers)]
+    rows += [_row(None, caller, filters[caller.name]) for caller in callers]
     counted = f"{len(filters) - len(callers)} of {len(layers)} self-attention modules filtered"
     parts = [counted] if layers else []
     parts += [f"{len(callers)} with a filter of one's own"] if callers else []
-    originals = map(original_filter, filters.values())  # without an adapter's copies
-    learned = sum(scalar.numel() for each in originals for scalar in each.parameters())
+    learned = sum(p.numel() for original in originals.values() for p in original.parameters())
     title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
     return Report(title, tuple(rows))
 
@@ -192,27 +193,25 @@ def _row(
     current = active_filter(graph_filter)
     config = current.variant_config
     device = attention.device.type
-    backend, reason = backends.explain(
-        current.backend, current.backends, device, current.operands + 1
-    )
+    backend, why = backends.explain(current.backend, current.backends, device, current.operands + 1)
     delegates = current.backend == "auto" and backends.DELEGATE in current.backends
     if attention.row is not None:
-        backend, reason = backends.EAGER, f"H is formed of the A of {type(module).__name__}"
+        backend, why = backends.EAGER, f"H is formed of the A of {type(module).__name__}"
     elif delegates and layer is not None and not attention.is_verified:
-        reason += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
+        why += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
-    return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, reason)
+    return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, why)
 
 
 def _value(value: float | Tensor) -> Any:
     return whole(value.detach()).float().tolist() if isinstance(value, Tensor) else float(value)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if not isinstance(value, list):
         return f"{value:.4g}"
     if isinstance(value[0], list):  # each head has several
-        return "(" + ", ".join(_shown(list(column)) for column in zip(*value, strict=True)) + ")"
+        return "(" + ", ".join(_text(list(column)) for column in zip(*value, strict=True)) + ")"
     if len(set(value)) == 1:
         return f"{value[0]:.4g}"
     if len(value) <= SHOWN_HEADS:

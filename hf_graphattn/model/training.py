@@ -1,4 +1,4 @@
-"""What training needs to know of a patched model: which parameters, at which rate."""
+"""Training a patched model: its groups of parameters, and which of them are frozen."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def freeze_base(model: PreTrainedModel) -> PreTrainedModel:
 
     The head is what a model has around its base model: a classifier and its pooler, or BERT's
     `cls`. A language model's output embeddings are pretrained, so they are frozen with the base. Of
-    a plain torch model the scalars alone stay trainable, since nothing says what its head is.
+    a plain torch model the scalars alone stay trainable, since its head is not known.
     `model.requires_grad_(True)` undoes it.
 
     Raises:
@@ -100,14 +100,14 @@ def task_head(model: PreTrainedModel) -> dict[str, nn.Module]:
     base, output = model.base_model, model.get_output_embeddings()
     if base is model and "For" not in type(model).__name__:
         return {}
-    attention = {each.module for each in find(model).attention}
+    attention = {layer.module for layer in find(model).attention}
     known = [base, output]
     with contextlib.suppress(NotImplementedError):  # of a model that reads samples
         known.append(model.get_input_embeddings())
     return {
         name: child
         for name, child in model.named_children()
-        if not any(child is each for each in known)
+        if not any(child is module for module in known)
         and attention.isdisjoint(child.modules())
         and any(True for _ in child.parameters())
     }

@@ -1,4 +1,4 @@
-"""Whether a filter computes on a model what it should: the check that decides it.
+"""The check that a filter computes what it should on a model.
 
 Of every attention class that transformers dispatches, the convention is known and the details
 are not: masks, caches, arguments that only the class's own attention reads. So a model whose
@@ -10,7 +10,7 @@ classes are not verified is compared with itself, on a copy in float64:
     fused       the same by fused passes, which "auto" takes for batches that are larger
     effect      GFSA changes what the model returns
     reached     the batch reaches every module that has a filter
-    plat ...    the variant that is wanted, against its form with the architecture's own attention
+    plat ...    the variant of the caller, against its form with the architecture's own attention
                 or, where that cannot compute it, with the kept matrix
     cached      what it generates with a cache, against without
 
@@ -66,7 +66,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Check:
-    """What `check` found; printed, a line for each comparison."""
+    """The result of `check`; printed, it has a line for each comparison."""
 
     model: str
     backend: str
@@ -75,7 +75,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every comparison did."""
+        """Whether every comparison passed."""
         return all(row.passed for row in self.rows)
 
     def __str__(self) -> str:
@@ -94,47 +94,47 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     copied, run = _copied(model, batch)
     plan = find(copied)
     _refuse_ambiguous(plan, batch)
-    for each in model_configs(copied):
-        if getattr(each, "use_cache", False):
-            each.use_cache = False
+    for copied_config in model_configs(copied):
+        if getattr(copied_config, "use_cache", False):
+            copied_config.use_cache = False
     dtype = next(copied.parameters()).dtype
     tolerance, plain = TOLERANCES[dtype], run()
-    none, some = (replace(each, layers=config.layers) for each in (NEUTRAL, FILTERED))
-    wanted = []
+    none, some = (replace(base, layers=config.layers) for base in (NEUTRAL, FILTERED))
+    chosen = []
     if config != some:
-        found = _placed(plan, run, config, backend)
-        wanted.append(_compared(config.variant, found, _expected(plan, run, config), tolerance))
-    # What the comparison's filter does not have is a kernel of the wanted one's own.
+        outputs = _placed(plan, run, config, backend)
+        chosen.append(_compared(config.variant, outputs, _expected(plan, run, config), tolerance))
+    # A backend that the comparison's filter does not have is a kernel of the caller's variant.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
-    left: dict[str, torch.nn.Module] = {}
+    missed: dict[str, torch.nn.Module] = {}
     neutral = _placed(plan, run, none, used)
-    filtered = _placed(plan, partial(_noting, copied, run, left), some, used)
+    filtered = _placed(plan, partial(_noting, copied, run, missed), some, used)
     change, expected = _error(filtered, neutral), _expected(plan, run, some)
     rows = [
         _compared("plain", neutral, plain, tolerance),
         _compared("filtered", filtered, expected, tolerance),
         *(_fused(plan, run, some, expected, tolerance) if used == "auto" else ()),
         CheckRow("effect", change, change > tolerance, "of the filter on what the model returns"),
-        _reached(left),
-        *wanted,
+        _reached(missed),
+        *chosen,
     ]
     if hasattr(copied, "can_generate") and copied.can_generate():
-        given = {name: each for name, each in batch.items() if name not in NOT_GENERATED_FROM}
-        rows.append(_cached(plan, given, some, used, tolerance))
+        prompt = {name: value for name, value in batch.items() if name not in NOT_GENERATED_FROM}
+        rows.append(_cached(plan, prompt, some, used, tolerance))
     return Check(type(model).__name__, backend, dtype, tuple(rows))
 
 
 def _noting(
-    model: Any, run: Callable[[], list[Tensor]], left: dict[str, torch.nn.Module]
+    model: Any, run: Callable[[], list[Tensor]], missed: dict[str, torch.nn.Module]
 ) -> list[Tensor]:
-    """What the run gives; `left` gets the modules with a filter that it does not call."""
+    """The outputs of a run; `missed` gets the modules with a filter that it does not call."""
     modules = dict(model.named_modules())
-    left |= {name: modules[name] for name in graph_filters(model)}
+    missed |= {name: modules[name] for name in graph_filters(model)}
 
     def called(name: str, *_: Any) -> None:
-        left.pop(name, None)
+        missed.pop(name, None)
 
-    hooks = [each.register_forward_pre_hook(partial(called, name)) for name, each in left.items()]
+    hooks = [m.register_forward_pre_hook(partial(called, name)) for name, m in missed.items()]
     try:
         return run()
     finally:
@@ -142,15 +142,15 @@ def _noting(
             hook.remove()
 
 
-def _reached(left: dict[str, torch.nn.Module]) -> CheckRow:
-    kinds = ", ".join(sorted({type(module).__name__ for module in left.values()}))
-    first = next(iter(left), "")
-    says = (
-        f"the batch does not reach {len(left)} filters, in {kinds} ({first} first). Pass a batch "
+def _reached(missed: dict[str, torch.nn.Module]) -> CheckRow:
+    kinds = ", ".join(sorted({type(module).__name__ for module in missed.values()}))
+    first = next(iter(missed), "")
+    text = (
+        f"the batch does not reach {len(missed)} filters, in {kinds} ({first} first). Pass a batch "
         f"of all that the model reads, or choose others with layers=(...). A model that keeps what "
         f"it made of earlier inputs fails here too"
     )
-    return CheckRow("reached", None, not left, says if left else "")
+    return CheckRow("reached", None, not missed, text if missed else "")
 
 
 def _fused(
@@ -160,20 +160,20 @@ def _fused(
     expected: list[Tensor],
     tolerance: float,
 ) -> list[CheckRow]:
-    """Nothing where fused passes are refused: then "auto" does not take them either."""
+    """Empty if fused passes are refused: then "auto" does not take them either."""
     try:
-        found = _placed(plan, run, config, SDPA)
+        outputs = _placed(plan, run, config, SDPA)
     except GraphAttentionError as error:
         if error.__cause__ is not None:  # not refused, but failed
             raise
         return []
-    return [_compared("fused", found, expected, tolerance)]
+    return [_compared("fused", outputs, expected, tolerance)]
 
 
 def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
     """A registered class may have its heads in another dimension, which as many rows would hide."""
     heads = {e.num_heads for e in plan.self_attention if is_registered(e.module)}
-    rows = {len(each) for each in batch.values() if isinstance(each, Tensor) and each.dim()}
+    rows = {len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim()}
     if heads & rows:
         raise refusal(
             "check",
@@ -183,8 +183,8 @@ def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
 
 
 def _expected(plan: Plan, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:
-    """What the filters give by the architecture's own attention or, if that cannot compute them, by
-    the kept matrix."""
+    """The outputs of the filters by the architecture's own attention or, if that cannot compute
+    them, by the kept matrix."""
     first = plan.self_attention[0]
     backends = config.build(first.num_heads).backends
     is_own = DELEGATE in backends and not isinstance(first.module, MULTIHEAD)
@@ -219,11 +219,11 @@ def made_batch(model: Any) -> dict[str, Tensor]:
             f"a batch of the inputs of {type(model).__name__}, which reads {name}",
             "Pass check=batch.",
         )
-    return {name: each.to(model.device) for name, each in batch.items()}
+    return {name: tensor.to(model.device) for name, tensor in batch.items()}
 
 
 def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], list[Tensor]]]:
-    """(A copy in evaluation with its own eager attention; what gives its outputs on the batch).
+    """(A copy in evaluation with its own eager attention; the run that returns its outputs).
 
     In float64, or in float32 where some operation has no other form, or where eager attention gives
     NaN in float64: its least number is minus infinity in the float32 of a softmax.
@@ -238,7 +238,7 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
                 encoder.use_nested_tensor = False  # which gives zeros in the place of padding
             run = partial(_outputs, made, batch, masks, dtype)
             # Where padding is too: 0 times NaN is NaN, which a second A would give to tokens.
-            if not any(each.isnan().any() for each in _outputs(made, batch, [], dtype)):
+            if not any(output.isnan().any() for output in _outputs(made, batch, [], dtype)):
                 break
         except Exception as error:
             if dtype == torch.float32:
@@ -252,22 +252,22 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
 def _outputs(
     model: Any, batch: Mapping[str, Any], masks: list[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    given = {name: _cast(each, dtype) for name, each in batch.items()}
+    arguments = {name: _cast(value, dtype) for name, value in batch.items()}
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)  # some models draw what they mask
-        return [_kept(each, masks) for each in _tensors(model(**given))]
+        return [_kept(output, masks) for output in _tensors(model(**arguments))]
 
 
 def _cached(
     plan: Plan, batch: dict[str, Any], config: GFSAConfig, backend: str, tolerance: float
 ) -> CheckRow:
-    """What it generates with a cache, or the words in which that is refused."""
+    """Compares generation with a cache and without; the row has the refusal, if any."""
     model: Any = plan.model
 
     def logits(use_cache: bool) -> list[Tensor]:
-        given = {name: _cast(each, model.dtype) for name, each in batch.items()}
+        arguments = {name: _cast(value, model.dtype) for name, value in batch.items()}
         made = model.generate(
-            **given,
+            **arguments,
             use_cache=use_cache,
             do_sample=False,
             num_beams=1,
@@ -279,11 +279,11 @@ def _cached(
         return list(_tensors(made.logits))
 
     try:
-        own = _error(logits(True), logits(False))
+        difference = _error(logits(True), logits(False))
     except Exception as error:  # what a plain model's own generation may raise has no bounds
         return CheckRow("cached", None, True, f"not run: it does not generate from this: {error}")
-    if own > tolerance:
-        return CheckRow("cached", None, True, f"not run: its own cache differs by {own:.1e}")
+    if difference > tolerance:
+        return CheckRow("cached", None, True, f"not run: its own cache differs by {difference:.1e}")
     try:
         cached = _placed(plan, partial(logits, True), config, backend)
     except GraphAttentionError as error:
@@ -322,15 +322,17 @@ def _vary(model: Any) -> None:
                 scalar.mul_(factors.to(scalar.device))
 
 
-def _compared(name: str, found: list[Tensor], expected: list[Tensor], tolerance: float) -> CheckRow:
-    error = _error(found, expected)
+def _compared(
+    name: str, outputs: list[Tensor], expected: list[Tensor], tolerance: float
+) -> CheckRow:
+    error = _error(outputs, expected)
     return CheckRow(name, error, error <= tolerance)
 
 
-def _error(found: list[Tensor], expected: list[Tensor]) -> float:
+def _error(outputs: list[Tensor], expected: list[Tensor]) -> float:
     """The largest difference, relative to the largest value of its tensor; infinite for NaN."""
     errors = [0.0]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(outputs, expected, strict=True):
         if one.shape != other.shape:
             return float("inf")
         differs = one != other  # not so where both are infinite, as masked logits are
@@ -354,8 +356,8 @@ def _tensors(output: Any) -> Iterator[Tensor]:
         if output.is_floating_point():
             yield output
     elif isinstance(output, (list, tuple, dict)):
-        for each in output.values() if isinstance(output, dict) else output:
-            yield from _tensors(each)
+        for item in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(item)
 
 
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:

@@ -29,18 +29,18 @@ from hf_graphattn.model.configs import (
     IMPLEMENTATION,
     SAVED,
     copies_of,
+    copy_configs,
     give_back,
     make_entry,
     make_plain,
-    own_configs,
     replace_configs,
 )
 from hf_graphattn.model.parallel import heads_mesh, share_heads
 from hf_graphattn.variants import GraphFilter, VariantConfig
 
-# The attribute of a patched model that holds its `OwnConfig`s.
+# The attribute of a patched model that holds its `ConfigCopy`s.
 UNDO = "_graph_attn_undo"
-# The key of a patched model's entry that says with what it was checked.
+# The key of a patched model's entry for the versions with which it was checked.
 CHECKED = "checked"
 # The hooks of modules, beside those of dropout modules.
 HOOKS = (before_attention, begin_forward, token_filters.before_norm, token_filters.after_branch)
@@ -55,23 +55,25 @@ def insert_filters(plan: Plan, config: VariantConfig, backend: str) -> None:
     is given the masks that it is written for.
 
     Raises:
-        GraphAttentionError: nothing says how many heads a layer has, or where a filter of tokens
+        GraphAttentionError: it is not known how many heads a layer has, or where a filter of tokens
             acts; or the settings do not fit.
     """
     model, layers = plan.model, plan.self_attention
     chosen = _choose_layers(layers, config)
-    places = [token_filters.place_of(model, each, config) for each in chosen if config.place]
-    filters = {each.name: _build(config, each, backend, heads_mesh(model, each)) for each in chosen}
-    name_stacks(model, {n: each for n, each in filters.items() if each.reads_first}, layers)
+    targets = [token_filters.module_of(model, layer, config) for layer in chosen if config.place]
+    filters = {
+        layer.name: _build(config, layer, backend, heads_mesh(model, layer)) for layer in chosen
+    }
+    name_stacks(model, {name: f for name, f in filters.items() if f.reads_first}, layers)
     if isinstance(model, PreTrainedModel):
         as_eager = not plan.is_known or plan.out_of_reach or backend == backends.DELEGATE
         checked = {} if plan.is_known else {CHECKED: passed(backend)}
         _mark(model, config, AS_EAGER if as_eager else NAME, checked)
-    for each in plan.attention:
-        _put_in(each, filters.get(each.name))
-    for module in places:
+    for attention in plan.attention:
+        _put_in(attention, filters.get(attention.name))
+    for module in targets:
         token_filters.put_at(module, config)
-    if any(each.reads_first for each in filters.values()):
+    if any(f.reads_first for f in filters.values()):
         for module in _models(model):
             module.register_forward_pre_hook(begin_forward, with_kwargs=True)
     for module in torch_encoders(model):
@@ -79,7 +81,7 @@ def insert_filters(plan: Plan, config: VariantConfig, backend: str) -> None:
 
 
 def passed(backend: str) -> dict[str, str]:
-    """What the entry of a checked model says of the check: it holds for these alone."""
+    """What a check depends on: the entry of a checked model has it."""
     return {"transformers": transformers.__version__, "backend": backend}
 
 
@@ -129,7 +131,7 @@ def _build(
             "not known",
             f"a positive integer, in {layer.row.num_heads!r} as registered"
             if layer.row is not None and layer.row.num_heads
-            else "one of the attributes by which attention modules of transformers say it",
+            else "in one of the usual attributes of transformers' attention modules",
             "Leave this layer out with layers=(...).",
         )
     module: Any = layer.module
@@ -152,13 +154,13 @@ def _build(
 
 def _mark(model: Any, config: VariantConfig, implementation: str, checked: dict[str, Any]) -> None:
     """Write into the configs of a transformers model what it is patched with."""
-    made = own_configs(model, implementation)
-    copies = copies_of(model, made)
-    copied: Any = copies[id(model.config)]
-    setattr(copied, IMPLEMENTATION, SAVED)
-    setattr(copied, ENTRY, make_entry(config) | checked)
-    replace_configs(model, copies)
-    model.__dict__[UNDO] = made
+    copies = copy_configs(model, implementation)
+    by_original = copies_of(model, copies)
+    outermost: Any = by_original[id(model.config)]
+    setattr(outermost, IMPLEMENTATION, SAVED)
+    setattr(outermost, ENTRY, make_entry(config) | checked)
+    replace_configs(model, by_original)
+    model.__dict__[UNDO] = copies
     model.register_state_dict_post_hook(warn_if_a_part)
 
 
@@ -191,7 +193,7 @@ def warn_if_a_part(model: Any, state: dict[str, Any], prefix: str, metadata: Any
 
 def torch_encoders(model: nn.Module) -> list[Any]:
     """Those of torch, which give their layers nested tensors if the first layer's weights fit."""
-    return [each for each in model.modules() if isinstance(each, nn.TransformerEncoder)]
+    return [module for module in model.modules() if isinstance(module, nn.TransformerEncoder)]
 
 
 def _take_out(attention: AttentionModule) -> None:
@@ -207,13 +209,11 @@ def _take_out(attention: AttentionModule) -> None:
 
 def _remove(module: nn.Module, hook: Any) -> None:
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key in [key for key, each in hooks.items() if each is hook]:
+        for key in [key for key, registered in hooks.items() if registered is hook]:
             del hooks[key]
             module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def _models(model: nn.Module) -> list[nn.Module]:
     """The transformers models in a model, itself too, that pass on arguments of their calls."""
-    return [
-        each for each in model.modules() if isinstance(each, PreTrainedModel) and takes_more(each)
-    ]
+    return [m for m in model.modules() if isinstance(m, PreTrainedModel) and takes_more(m)]

@@ -1,6 +1,6 @@
 """The model card of a patched model: what was changed, and code that loads and uses the model.
 
-`card_template.md` has all of its text; here is what the text depends on.
+`card_template.md` has all of its text; this module computes the values in it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .save import auto_classes
 TAGS = ("hf_graphattn", "graph-filter-attention")
 EXAMPLE_FILES = {"image": "example.png", "sound": "example.wav"}  # in the repository
 NEW_TOKENS = 20
-# By the hub's word for what a model is for: the kind of its input, the class of transformers that
+# By the hub's name of a task: the kind of its input, the class of transformers that
 # makes the input, and which of the template's outputs is printed.
 TASKS = {
     "text-classification": ("text", "AutoTokenizer", "label"),
@@ -95,7 +95,7 @@ def model_card(
     config, origin = read_config(model), _entry(model).get("base_model")
     repo_id = checked_id("repo_id", repo_id)
     base_model = hub_id(origin) if base_model is None else checked_id("base_model", base_model)
-    if not is_sequence(results) or not all(isinstance(each, EvalResult) for each in results):
+    if not is_sequence(results) or not all(isinstance(row, EvalResult) for row in results):
         raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
     if training is not None and not isinstance(training, Mapping):
         raise refusal("training", training, "None, or values by their names")
@@ -170,25 +170,25 @@ def _card(model: Any, repo_id: str, data: dict[str, Any], **sections: Any) -> Mo
 
 
 def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
-    """What the code of a patched model's card depends on; its processor is loaded from `source`.
+    """The values in the code of a patched model's card, which loads its processor from `source`.
 
     Raises:
         GraphAttentionError: the example does not fit the model.
     """
-    base, name = base_of(model), _task(model)
+    base, task = base_of(model), _task(model)
     auto_class = _auto_class(base) or ("AutoModel" if is_adapted(model) else None)
-    labels = base.config.id2label if (name or "").endswith("classification") else {}
+    labels = base.config.id2label if (task or "").endswith("classification") else {}
     sections = {"auto_class": auto_class, "labels": labels}
-    if name not in TASKS:
+    if task not in TASKS:
         return sections
-    kind, processor, output = TASKS[name]
+    kind, processor, output = TASKS[task]
     if example is not None and not _is_of_kind(example, kind):
-        raise refusal("example", type(example).__name__, f"for {name} {EXAMPLES[kind]}")
+        raise refusal("example", type(example).__name__, f"for {task} {EXAMPLES[kind]}")
     if source is None:
         return sections
-    if name == "text-classification" and base.config.num_labels == 1:
+    if task == "text-classification" and base.config.num_labels == 1:
         output = "score"
-    if name == "automatic-speech-recognition" and base.can_generate():
+    if task == "automatic-speech-recognition" and base.can_generate():
         output = "generated"
     # An example may fill the other half of what the model can read.
     most = getattr(base.config, "max_position_embeddings", None) or 2 * NEW_TOKENS
@@ -198,22 +198,23 @@ def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
         "processor": processor,
         "source": source,
         "example": example is not None,
-        "texts": _literals(example) if kind == "text" else "",
+        "texts": ", ".join(json.dumps(text, ensure_ascii=False) for text in _pair(example or []))
+        if kind == "text"
+        else "",
         "file": EXAMPLE_FILES.get(kind),
         "image_mode": "L" if getattr(base.config, "num_channels", 3) == 1 else "RGB",
         "new_tokens": min(NEW_TOKENS, most // 2),
     }
 
 
-def _literals(example: str | Sequence[str] | None) -> str:
-    """The texts of an example as Python writes them."""
-    texts = [example] if isinstance(example, str) else example or []
-    return ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+def _pair(example: Any) -> Any:
+    """The texts of an example, which may be one."""
+    return [example] if isinstance(example, str) else example
 
 
 def _is_of_kind(example: Any, kind: str) -> bool:
     if kind == "text":
-        texts = [example] if isinstance(example, str) else example
+        texts = _pair(example)
         is_text = is_sequence(texts) and all(isinstance(text, str) and text for text in texts)
         return is_text and 1 <= len(texts) <= 2
     if kind == "image":
@@ -278,14 +279,14 @@ def license_of(model: str, *, fetch: bool = False) -> str | None:
 
 
 def _task(model: PreTrainedModel) -> str | None:
-    """The hub's word for what the model's class is for, as transformers has it; None of a base."""
+    """The hub's name of the task of the model's class, from transformers; None for a base model."""
     from transformers.modelcard import TASK_MAPPING  # brings all of training: most of a second
 
     name, mapping = own_class(base_of(model)).__name__, dict[str, Any](TASK_MAPPING)
     tasks: list[str | None] = [
         task
         for task, classes in mapping.items()
-        if any(name in ([each] if isinstance(each, str) else each) for each in classes.values())
+        if any(name in ([entry] if isinstance(entry, str) else entry) for entry in classes.values())
     ]
     # BART's and T5's class fills masks too, and writes first of all.
     return next((task for task in tasks if task != "fill-mask"), *tasks[:1] or [None])
@@ -301,7 +302,7 @@ def _auto_class(model: Any) -> str | None:
 
 
 def _entry(model: PreTrainedModel) -> dict[str, Any]:
-    """What the config of a patched model says of its filters."""
+    """The entry of a patched model's config."""
     entry = getattr(base_of(model).config, ENTRY, None)
     if entry is None:
         raise GraphAttentionError(

@@ -23,7 +23,7 @@ from transformers.utils.hub import cached_file
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.interface.graph_attn import is_filter_key
 
-# The arguments of transformers' from_pretrained that say where the files are.
+# The arguments of transformers' from_pretrained by which it finds the files.
 HUB_ARGUMENTS = (
     "cache_dir",
     "force_download",
@@ -39,7 +39,7 @@ SAVE_ONE = "Save the model's there: tokenizer.save_pretrained(folder)."
 
 
 def hub_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that say where the files are."""
+    """The arguments by which transformers finds the files."""
     return {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
 
 
@@ -90,7 +90,7 @@ def checked_id(argument: str, name: object) -> str:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """In this context what a checkpoint's files say wrongly is a `GraphAttentionError` with `path`.
+    """In this context an error in a checkpoint's files is a `GraphAttentionError` with `path`.
 
     Errors of the machine (no such file, no network, no memory, a package that is missing) stay.
     """
@@ -143,7 +143,7 @@ def read_filter_tensors(
 
 
 def _shards(index: str) -> list[str]:
-    """The files that an index says hold filters."""
+    """The files that hold filters, by an index."""
     try:
         weight_map = json.loads(Path(index).read_text("utf-8"))["weight_map"]
         return sorted({shard for key, shard in weight_map.items() if is_filter_key(key)})

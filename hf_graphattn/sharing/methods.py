@@ -1,4 +1,4 @@
-"""The methods that a patched model has instead of those of its class: saving and pushing."""
+"""The methods that replace those of a patched model's class: saving and pushing."""
 
 from __future__ import annotations
 
@@ -16,72 +16,57 @@ from .checkpoints import hub_id
 from .push import push_to_hub
 from .save import loads_alone, save_pretrained
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "push_to_hub": push_to_hub,
-    "save_pretrained": save_pretrained,
-}
-
 
 class ModelMethod:
-    """One of `FUNCTIONS`, as a method of one model.
+    """A function as a method of one model, or of one part of it.
 
-    It refers to the model weakly, so that `del model` frees it at once. It keeps what the model
-    consists of, too, for `patch_model(...).save_pretrained(folder)`, where nothing else keeps the
-    model. A copy of the model has its own.
+    It refers to the model weakly, so that `del model` frees it at once. Its twin, of the same
+    parts, is saved by `patch_model(...).save_pretrained(folder)`, where nothing keeps the model. A
+    copy of the model has methods of its own.
     """
 
-    def __init__(self, model: Any, name: str) -> None:
-        self.__setstate__((model, dict(vars(model)), name))
+    def __init__(self, model: Any, function: Callable[..., Any]) -> None:
+        twin = object.__new__(type(model))
+        twin.__dict__.update(vars(model))
+        self.__setstate__((model, twin, function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return FUNCTIONS[self.name](self.model(), *args, **kwargs)
+        return self._function(self._model() or self._twin, *args, **kwargs)
 
-    def model(self) -> Any:
-        """The model; where nobody keeps it any more, one of the same parts."""
-        model = self._model()
-        if model is None:
-            model = object.__new__(self._class)
-            model.__dict__.update(self._parts)
-        return model
+    def __getstate__(self) -> tuple[Any, Any, Callable[..., Any]]:
+        return self._model() or self._twin, self._twin, self._function
 
-    def __getstate__(self) -> tuple[Any, dict[str, Any], str]:
-        return self.model(), self._parts, self.name
-
-    def __setstate__(self, state: tuple[Any, dict[str, Any], str]) -> None:
-        model, self._parts, self.name = state
-        self._class, self._model = type(model), weakref.ref(model)
+    def __setstate__(self, state: tuple[Any, Any, Callable[..., Any]]) -> None:
+        model, self._twin, self._function = state
+        self._model = weakref.ref(model)
 
 
-class SavePart:
+def refuse_part(part: nn.Module, *args: Any, **kwargs: Any) -> None:
     """`save_pretrained` of a part of a patched model whose folder nothing would load."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise GraphAttentionError(
-            f"{self.name} is a part of a patched model, and a folder of it alone could not be "
-            f"loaded with its filters. Save the whole model, and take the part from "
-            f"hf_graphattn.from_pretrained(folder)."
-        )
+    raise GraphAttentionError(
+        f"{type(part).__name__} is a part of a patched model, and a folder of it alone could not "
+        f"be loaded with its filters. Save the whole model, and take the part from "
+        f"hf_graphattn.from_pretrained(folder)."
+    )
 
 
 def attach(model: PreTrainedModel) -> None:
-    """Have a patched model save its filters; its entry says on which base the card is."""
+    """Have a patched model save its filters; its entry names the base, for the card."""
     config: Any = model.config
     base = hub_id(config.name_or_path)  # None for a folder
     if base is not None:
         getattr(config, ENTRY)["base_model"] = base
-    model.__dict__.update({name: ModelMethod(model, name) for name in FUNCTIONS})
+    save, push = ModelMethod(model, save_pretrained), ModelMethod(model, push_to_hub)
+    model.__dict__.update(save_pretrained=save, push_to_hub=push)
     for part in model.modules():
         is_whole = hasattr(getattr(part, "config", None), ENTRY) and loads_alone(part)
         if isinstance(part, PreTrainedModel) and part is not model and not is_whole:
-            part.__dict__["save_pretrained"] = SavePart(type(part).__name__)
+            part.__dict__["save_pretrained"] = ModelMethod(part, refuse_part)
 
 
 def detach(model: nn.Module) -> None:
     """Give a model and its parts the methods of their classes back."""
     for module in model.modules():
         for name, method in list(vars(module).items()):
-            if isinstance(method, (ModelMethod, SavePart)):
+            if isinstance(method, ModelMethod):
                 del vars(module)[name]

@@ -1,28 +1,38 @@
 """`save_pretrained` of a patched model: transformers' own, with a config that it can write.
 
-config.json     says what was patched, and names the loading module under `auto_map`
+config.json     has what was patched, the checksum, and the loading module: `auto_map`
 graph_attn.py   two lines, so that `trust_remote_code=True` loads the filters
+
+The checksum is of the variant's settings, and of the tensors in the order of the model's layers.
+It leaves their names out: a base model and a model with a head name the same tensors differently.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
+from torch import Tensor, nn
 from transformers.models.auto import modeling_auto
 
 from hf_graphattn.model.adapters import is_adapted
 from hf_graphattn.model.configs import ENTRY
+from hf_graphattn.model.filters import filter_parameters, read_config
+from hf_graphattn.model.parallel import whole
+from hf_graphattn.variants import VariantConfig, variant_to_dict
 
-from .checksum import checksum_entry
-
-# The key of the entry "graph_attn" that says that the config asks for attentions: transformers
-# writes no config that does, unless its attention implementation is "eager".
+# The key of the entry "graph_attn" for a config that records attentions: transformers writes no
+# such config, unless its attention implementation is "eager".
 ASKS = "output_attentions"
+# The key of the entry "graph_attn". ("checksum" was once of the tensors alone; it is not read.)
+CHECKSUM = "digest"
 MODULE = "graph_attn"
 _PUSHED = {"repo_id", "commit_message", "create_pr", "private", "token"}
 
@@ -40,7 +50,7 @@ def save_pretrained(
     folder = Path(save_directory)
     pushed = {name: kwargs.pop(name) for name in _PUSHED & kwargs.keys()} if push_to_hub else {}
     names = auto_classes(model)
-    with _as_written(model.config, names, checksum_entry(model, state_dict)):
+    with _as_written(model.config, names, _checksum_entry(model, state_dict)):
         type(model).save_pretrained(
             model, save_directory, is_main_process, state_dict, False, *args, **kwargs
         )
@@ -66,19 +76,45 @@ def auto_classes(model: Any) -> list[str]:
     )
 
 
+def checksum(config: VariantConfig, tensors: Iterable[Tensor]) -> str:
+    """The SHA-256 of the settings, and of the tensors: their dtypes, shapes and bytes."""
+    digest = hashlib.sha256(json.dumps(variant_to_dict(config), sort_keys=True).encode())
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict[str, str]:
+    """The entry of the checksum of what is saved; empty where no process holds the tensors whole.
+
+    state: the tensors that are saved instead of the model's own, as accelerate gathers them.
+    """
+    parameters = dict(filter_parameters(model))
+    saved: list[Any] = [(parameters if state is None else state).get(name) for name in parameters]
+    if getattr(model, "tp_size", None):  # transformers gathers them too: every process is here
+        saved = [whole(tensor) for tensor in saved]
+    are_whole = all(type(t) in (Tensor, nn.Parameter) and not t.is_meta for t in saved)
+    if not are_whole or is_adapted(model):
+        return {}
+    return {CHECKSUM: checksum(read_config(model), saved)}
+
+
 def _module_text(names: list[str]) -> str:
-    listed = "".join(f"    {name},\n" for name in names)
+    imports = "".join(f"    {name},\n" for name in names)
     return (
         '"""Loads this checkpoint with its graph filters. Needs: pip install hf_graphattn"""\n\n'
-        f"from hf_graphattn.remote import (\n{listed})\n"
+        f"from hf_graphattn.remote import (\n{imports})\n"
     )
 
 
 @contextmanager
 def _as_written(config: Any, names: list[str], more: dict[str, Any]) -> Iterator[None]:
-    """In this context the config is what config.json is to say, with more in its entry."""
-    asks, implementation = config.output_attentions, config._attn_implementation
-    if asks:
+    """In this context the config is what config.json is to hold, with more in its entry."""
+    records, implementation = config.output_attentions, config._attn_implementation
+    if records:
         config.output_attentions = False
         more = more | {ASKS: True}
     attributes, auto_map = vars(config), {name: f"{MODULE}.{name}" for name in names}
@@ -91,12 +127,8 @@ def _as_written(config: Any, names: list[str], more: dict[str, Any]) -> Iterator
         for name in written:
             del attributes[name]
         attributes |= before
-        if asks:
-            ask_for_attentions(config, implementation)
-
-
-def ask_for_attentions(config: Any, implementation: str) -> None:
-    """Set `config.output_attentions`, which transformers allows beside "eager" alone."""
-    config._attn_implementation = "eager"
-    config.output_attentions = True
-    config._attn_implementation = implementation
+        if records:
+            # transformers allows it beside "eager" alone.
+            config._attn_implementation = "eager"
+            config.output_attentions = True
+            config._attn_implementation = implementation

@@ -31,7 +31,6 @@ from zoo.batches import inputs as zoo_inputs
 
 import hf_graphattn as ga
 from hf_graphattn.architectures import find as architectures
-from hf_graphattn.architectures import verified
 from hf_graphattn.architectures.find import ARCHITECTURES, find
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
@@ -51,7 +50,7 @@ NO_CACHE = {"use_cache": False}
 @pytest.fixture(autouse=True)
 def nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of listed types need no check: test_verified.py."""
-    monkeypatch.setattr(verified, "_read", dict)
+    monkeypatch.setattr(architectures, "_verified", dict)
 
 
 def unverified(model_type: str) -> tuple[PreTrainedModel, dict[str, Tensor]]:

@@ -25,7 +25,7 @@ from zoo import models
 
 import hf_graphattn as ga
 from hf_graphattn.architectures.find import eager_attention
-from hf_graphattn.patch import patch
+from hf_graphattn.patching.patch import patch
 
 NEUTRENO, RESIDUAL = (FIRST_LAYER_CASES[n].config for n in ("neutreno", "value_residual"))
 CONFIGS = {name: case.config for name, case in FIRST_LAYER_CASES.items()}

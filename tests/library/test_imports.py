@@ -43,7 +43,7 @@ assert not hasattr(ga, "missing") and not hasattr(ga, "_missing")
 assert "torch" not in sys.modules
 assert ga.GFSAConfig(order=4).order == 4 and not hasattr(ga, "HeatConfig")
 assert "torch" in sys.modules and not {"transformers", "torch._dynamo"} & set(sys.modules)
-assert ga.patch_model is ga.patch.patch_model
+assert ga.patch_model is ga.patching.patch.patch_model
 assert "transformers.modeling_utils" in sys.modules
 from hf_graphattn import *
 from hf_graphattn import backends

@@ -198,7 +198,3 @@ def test_what_is_no_class_of_attention_is_not_registered() -> None:
     ):
         with pytest.raises(ga.GraphAttentionError, match=words):
             ga.register_architecture(*arguments, dropout="drop")
-    with pytest.raises(ga.GraphAttentionError, match=r"dropout is 'a\.b'"):
-        ga.register_architecture(Own, dropout="a.b")
-    with pytest.raises(ga.GraphAttentionError, match="settings"):
-        ga.register_architecture(Own, dropout="drop", settings=["fused"])

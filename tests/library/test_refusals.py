@@ -86,7 +86,7 @@ def test_a_traced_model_is_refused() -> None:
     ids = inputs(model)["input_ids"]
     traced = torch.jit.trace(model, ids, strict=False, check_trace=False)
     for call in (ga.is_patched, ga.unpatch_model, lambda each: ga.patch_model(each, CONFIG)):
-        with refused("model is 'TopLevelTracedModule'", "then trace it"):
+        with refused("model is 'TopLevelTracedModule'", "Trace it after"):
             call(traced)
 
 

@@ -25,11 +25,10 @@ from zoo.easier import REASONS
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import find
-from hf_graphattn.architectures.verified import LIST, types
+from hf_graphattn.architectures.find import VERIFIED, find, verified_types
 
 VERSION = transformers.__version__
-TYPES = types(VERSION)
+TYPES = verified_types(VERSION)
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 FILES = sorted((Path(transformers.__file__).parent / "models").glob("*/[!m]*.py"))
 FILES += sorted((Path(transformers.__file__).parent / "models").glob("*/modeling_*.py"))
@@ -41,11 +40,11 @@ MOST = 200  # types that are checked, those whose attention most types have firs
 
 
 def test_the_list_has_a_part_for_the_installed_transformers() -> None:
-    assert TYPES, f"{LIST} knows nothing of transformers {VERSION}: run `make matrix`"
+    assert TYPES, f"{VERIFIED} knows nothing of transformers {VERSION}: run `make matrix`"
 
 
 def test_the_list_is_sorted_with_a_line_for_each_type() -> None:
-    text = LIST.read_text("utf-8")
+    text = VERIFIED.read_text("utf-8")
     found = json.loads(text)
     lines = [line for line in text.splitlines() if line.startswith("  ")]
     assert len(lines) == sum(map(len, found.values()))
@@ -58,7 +57,7 @@ def test_the_list_is_sorted_with_a_line_for_each_type() -> None:
 def test_the_page_says_which_types_the_list_has() -> None:
     text = PAGE.read_text("utf-8")
     version = re.search(r"transformers\s(\d\S+),", text)[1]
-    assert re.findall(r"^\| (\S+) \| yes \|", text, re.M) == list(types(version))
+    assert re.findall(r"^\| (\S+) \| yes \|", text, re.M) == list(verified_types(version))
 
 
 def test_the_page_tells_what_tiny_configs_switch_off_each_with_its_reason() -> None:

@@ -3,7 +3,7 @@
 `patch_model` checks everything and builds every filter before it touches the model: after an
 error the model is as it was. The model keeps its class, its modules and its parameters. Each
 self-attention module gains a submodule `graph_filter` and a forward pre-hook. The modules get
-copies of their configs, which say the name of the attention function and what was patched, in one
+copies of their configs, which hold the name of the attention function and what was patched, in one
 JSON object, `config.graph_attn`.
 """
 
@@ -16,17 +16,18 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from .architectures.find import ARCHITECTURES, MULTIHEAD, Plan, find
-from .backends import DELEGATE
-from .errors import GraphAttentionError, refusal
-from .model.configs import is_marked
-from .model.filters import graph_filters, is_patched, refuse_no_model
-from .model.parallel import refuse_spread
-from .patching.check import FILTERED, Check, compare, made_batch
-from .patching.insert import UNDO, insert_filters, passed, remove_filters
-from .sharing.methods import attach, detach
-from .sharing.save import loads_alone
-from .variants import VariantConfig, variant_configs
+from hf_graphattn.architectures.find import ARCHITECTURES, MULTIHEAD, Plan, find
+from hf_graphattn.backends import DELEGATE
+from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.model.configs import is_marked
+from hf_graphattn.model.filters import graph_filters, is_patched, refuse_no_model
+from hf_graphattn.model.parallel import refuse_spread
+from hf_graphattn.sharing.methods import attach, detach
+from hf_graphattn.sharing.save import loads_alone
+from hf_graphattn.variants import VariantConfig, variant_configs
+
+from .check import FILTERED, Check, compare, made_batch
+from .insert import UNDO, insert_filters, passed, remove_filters
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -76,7 +77,7 @@ def patch(
     check: Mapping[str, Any] | bool,
     checked: Mapping[str, str] | None,
 ) -> Model:
-    """`patch_model`; `checked` is what a checkpoint says of the check that its model has passed."""
+    """`patch_model`; `checked` is the check that a checkpoint's model has passed, as saved."""
     _check_arguments(model, config)
     plan = find(model)
     _check_attention(plan, config, backend, check, checked)
@@ -108,7 +109,7 @@ def check(
         model: a plain model; it is not touched. torch's random numbers are set back to where they
             were, so no other thread should draw them meanwhile.
         config, backend: as in `patch_model`.
-        batch: what a forward of the model is called with. Rows with padding make it say more.
+        batch: the inputs of a forward of the model. Rows with padding check more.
 
     Raises:
         GraphAttentionError: as `patch_model`; or the plain model does not run on the batch.
@@ -150,13 +151,11 @@ def unpatch_model(model: Model) -> Model:
     return model
 
 
-def _check_arguments(model: object, config: object) -> None:
+def _check_arguments(model: nn.Module, config: object) -> None:
     if type(config) not in variant_configs().values():
         allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())
         raise refusal("config", config, allowed, "A class of your own needs @register(name).")
-    if not isinstance(model, nn.Module):
-        remedy = "Load it with from_pretrained first."
-        raise refusal("model", type(model).__name__, "a transformers model", remedy)
+    refuse_no_model(model)
     cls = type(model)
     if is_patched(model):
         raise GraphAttentionError(
@@ -179,7 +178,7 @@ def _check_arguments(model: object, config: object) -> None:
         )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise GraphAttentionError(
-            f"{type(model).__name__} has parameters on the meta device, without values. Load the "
+            f"{cls.__name__} has parameters on the meta device, without values. Load the "
             f"weights first, then patch."
         )
     refuse_spread(model)
@@ -199,7 +198,7 @@ def _check_attention(
         raise refusal("check", check, "a batch of the model's inputs (a dict), True or False")
     _refuse_without_attention(plan)
     if not isinstance(model, PreTrainedModel) and any(
-        each.through_interface for each in plan.self_attention
+        layer.through_interface for layer in plan.self_attention
     ):
         raise refusal(
             "model",
@@ -208,14 +207,10 @@ def _check_attention(
             "Patch the whole model; layers=(...) chooses which of its layers are filtered.",
         )
     classes = plan.needs_check
-    if isinstance(check, Mapping):
-        batch = check
-    elif not classes or checked == passed(backend):
+    if not isinstance(check, Mapping) and (not classes or checked == passed(backend)):
         return
-    elif check:
-        batch = made_batch(model)
-    else:
-        before = f" It was checked with {dict(checked)}, not {passed(backend)}." if checked else ""
+    if check is False:
+        before = f" It was checked with {checked}, not {passed(backend)}." if checked else ""
         raise GraphAttentionError(
             f"{name} is not verified: {', '.join(classes)} is in no row of the table "
             f"({_in_table()}), or not listed for a model of its type and this version of "
@@ -223,6 +218,7 @@ def _check_attention(
             f"inputs made from its config: what a filter computes is compared first with the "
             f"architecture's own attention, on a copy of the model in float64."
         )
+    batch = made_batch(model) if check is True else check
     comparison = compare(model, config, backend, batch)
     if not comparison.passed:
         raise GraphAttentionError(
@@ -237,7 +233,7 @@ def _check_attention(
 
 def _refuse_without_attention(plan: Plan) -> None:
     if not plan.self_attention:
-        why = "; ".join(f"{name}: {reason}" for name, reason in plan.why_plain.items())
+        why = "; ".join(f"{name}: {cause}" for name, cause in plan.why_plain.items())
         raise GraphAttentionError(
             f"{type(plan.model).__name__} cannot be patched: {why or 'it has no attention'}. A "
             f"filter can be put where attention goes through transformers' AttentionInterface, "

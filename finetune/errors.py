@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from hf_graphattn.command import until_unread
+from hf_graphattn.shell.main import until_unread
 
 DEBUG = "--debug"  # the flag that shows where an error comes from
 WRONG, INTERRUPTED = 2, 130  # exit codes

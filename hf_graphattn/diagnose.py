@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__":
-    from .command import main
+    from .shell.main import main
 
     main(["diagnose", *sys.argv[1:]])
 else:

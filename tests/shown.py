@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from finetune import compare, evidence, sweep
 from finetune.experiments.scripts import Script, families
 from finetune.studies.run import studies
-from hf_graphattn import command
+from hf_graphattn.shell import main as command
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(

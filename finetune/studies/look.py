@@ -14,7 +14,7 @@ from finetune.engine.results import write_json
 from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.drawing import DPI
-from hf_graphattn.diagnostics.inputs import (
+from hf_graphattn.shell.inputs import (
     batches,
     load_model,
     load_processor,

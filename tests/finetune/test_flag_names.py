@@ -20,7 +20,7 @@ from finetune.experiments.grid import common_flags
 from finetune.experiments.scripts import Script
 from finetune.models import loading
 from finetune.settings.groups import ModelArguments
-from hf_graphattn.diagnostics import inputs
+from hf_graphattn.shell import inputs
 
 BASE = ("--model_name_or_path", "m", "--output_dir", "o")
 

@@ -15,7 +15,7 @@ from finetune import code_classification, compare, glue, lm
 from finetune.engine import panels
 from finetune.engine.predictions import write_evaluated
 from finetune.settings import recipes
-from hf_graphattn import command
+from hf_graphattn.shell import main as command
 from tasks import Split
 
 GFSA = ("--variant", "gfsa", "--order", "4", "--layers", "0", "--filter_learning_rate", "0.1")

@@ -151,7 +151,7 @@ def test_as_a_process() -> None:
     [
         f"from finetune.errors import exit_with; exit_with(lambda: print('x' * {10**6}))",
         "import sys; sys.argv = ['graphattn', 'report', 'folder']\n"
-        "from hf_graphattn import command\n"
+        "from hf_graphattn.shell import main as command\n"
         f"command._report = lambda options: print('x' * {10**6})\n"
         "command.main()",
     ],

@@ -12,11 +12,11 @@ from cards import blocks, made
 from tiny import MODELS
 
 import hf_graphattn as ga
-from hf_graphattn.command import main
+from hf_graphattn.shell.main import main
 
 QUICK = """
 import sys
-from hf_graphattn.command import main
+from hf_graphattn.shell.main import main
 for words in (["--version"], ["--help"], ["diagnose", "--help"], ["report"], ["what"]):
     try:
         main(words)

@@ -25,16 +25,16 @@ import hf_graphattn as ga
 pytest.importorskip("matplotlib")
 from pages import Reader, assert_pictures
 
-from hf_graphattn.command import main
-from hf_graphattn.diagnostics.command import _names
-from hf_graphattn.diagnostics.inputs import (
+from hf_graphattn.diagnostics.plots import FIGURES
+from hf_graphattn.shell.diagnose import _names
+from hf_graphattn.shell.inputs import (
     image_batches,
     image_files,
     load_model,
     load_tokenizer,
     token_ids,
 )
-from hf_graphattn.diagnostics.plots import FIGURES
+from hf_graphattn.shell.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "finetune" / "demo"

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 
+from hf_graphattn.diagnostics.collect import diagnose
+from hf_graphattn.diagnostics.diagnosis import Diagnosis
+from hf_graphattn.diagnostics.drawing import optional
+from hf_graphattn.diagnostics.page import save_html
 from hf_graphattn.errors import refusal
 
-from .collect import diagnose
-from .diagnosis import Diagnosis
-from .drawing import optional
 from .inputs import (
     TokenIds,
     batches,
@@ -28,7 +29,6 @@ from .inputs import (
     readable,
     token_ids,
 )
-from .page import save_html
 
 
 def run(options: argparse.Namespace) -> None:

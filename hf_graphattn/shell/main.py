@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hf_graphattn as ga
-
-from .errors import GraphAttentionError
-from .version import __version__
+from hf_graphattn.errors import GraphAttentionError
+from hf_graphattn.version import __version__
 
 if TYPE_CHECKING:
-    from .model.report import Table
+    from hf_graphattn.model.report import Table
 
 SUPPORTED = """Which attention modules of a model can have a filter. Only the config is read: the
 weights are not needed."""
@@ -182,7 +181,7 @@ def positive_integer(text: str) -> int:
 
 
 def _supported(options: argparse.Namespace) -> None:
-    from .loading.load import outline
+    from hf_graphattn.loading.load import outline
 
     model, config = outline(
         options.model,
@@ -199,7 +198,7 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _card(options: argparse.Namespace) -> None:
-    from .sharing.checkpoints import checked_id, processor_of
+    from hf_graphattn.sharing.checkpoints import checked_id, processor_of
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
     model = ga.from_pretrained(options.model)
@@ -213,7 +212,7 @@ def _card(options: argparse.Namespace) -> None:
 
 
 def _diagnose(options: argparse.Namespace) -> None:
-    from .diagnostics.command import run
+    from .diagnose import run
 
     run(options)
 

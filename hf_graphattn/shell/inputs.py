@@ -13,12 +13,11 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 
+from hf_graphattn.diagnostics.drawing import optional
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.loading.load import from_pretrained
 from hf_graphattn.model.adapters import is_adapter_folder
 from hf_graphattn.sharing.checkpoints import SAVE_ONE, is_made_up
-
-from .drawing import optional
 
 TokenIds = list[list[int]]
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels

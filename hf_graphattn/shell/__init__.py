@@ -1,0 +1,1 @@
+"""`graphattn`: what the library says of a model, from a shell."""

@@ -1,5 +1,5 @@
 """Which model types of transformers can have a filter: docs/architectures.md, every row run, and
-the list of those that are patched without a check, hf_graphattn/verified.json.
+the list of those that are patched without a check, hf_graphattn/architectures/verified.json.
 
     PYTHONPATH=tests python tests/matrix.py docs/architectures.md [processes [model types]]
 
@@ -55,7 +55,7 @@ it, without padding and with it on either side. Last run: torch {torch}, transfo
 {transformers}, Python {python}, on the CPU.
 
 - **{listed} types are verified**: `patch_model(model, config)` takes them as they are, with this
-  version of transformers. They are in `hf_graphattn/verified.json`.
+  version of transformers. They are in `hf_graphattn/architectures/verified.json`.
 - {unlisted} others have attention in reach: `patch_model(model, config, check=batch)` compares
   first on your own model and inputs, and refuses what is not exact.
 - {none} are out of reach: they compute attention by themselves, or have none.

@@ -31,10 +31,15 @@ class ModelMethod:
         self.__setstate__((model, twin, function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(self._model() or self._twin, *args, **kwargs)
+        return self._function(self.model(), *args, **kwargs)
+
+    def model(self) -> Any:
+        """The model; its twin where nothing keeps the model any more."""
+        model = self._model()
+        return self._twin if model is None else model
 
     def __getstate__(self) -> tuple[Any, Any, Callable[..., Any]]:
-        return self._model() or self._twin, self._twin, self._function
+        return self.model(), self._twin, self._function
 
     def __setstate__(self, state: tuple[Any, Any, Callable[..., Any]]) -> None:
         model, self._twin, self._function = state

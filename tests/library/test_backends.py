@@ -168,7 +168,7 @@ def test_cached_generation(architecture: str, cache: str, backend: str) -> None:
 def test_recording_attentions_uses_the_kept_matrix_and_says_so(
     backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    interface._warn_once.cache_clear()
+    interface._warn_of_eager.cache_clear()
     model = ga.patch_model(MODELS["BERT"](), CONFIG, backend=backend)
     batch = inputs(model, "right")
     with torch.no_grad():

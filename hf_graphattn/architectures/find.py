@@ -14,7 +14,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata, resources
 from typing import Any
 
@@ -125,18 +125,18 @@ class Plan:
     attention: tuple[AttentionModule, ...]
     out_of_reach: tuple[tuple[str, nn.Module], ...]
 
-    @property
+    @cached_property
     def self_attention(self) -> list[AttentionModule]:
         """The modules that can have a filter, in the order that `layers` counts."""
         return [layer for layer in self.attention if layer.is_self_attention]
 
-    @property
+    @cached_property
     def is_known(self) -> bool:
         """Whether the masks of every self-attention class are known: all are in the table, and the
         list of model types does not leave out the model's type."""
         return not self._is_unlisted and all(layer.is_verified for layer in self.self_attention)
 
-    @property
+    @cached_property
     def needs_check(self) -> list[str]:
         """The self-attention classes for which the model needs a check before it is patched.
 
@@ -160,14 +160,14 @@ class Plan:
             cls.__module__.startswith("transformers.") and cls.__name__ in names for cls in classes
         )
 
-    @property
+    @cached_property
     def _is_unlisted(self) -> bool:
         model: Any = self.model
         of_transformers = type(model).__module__.startswith("transformers.")
         types = verified_types()
         return of_transformers and bool(types) and model.config.model_type not in types
 
-    @property
+    @cached_property
     def why_plain(self) -> dict[str, str]:
         """The names of the classes out of reach, and why each is."""
         names = sorted({type(module).__name__ for _, module in self.out_of_reach})

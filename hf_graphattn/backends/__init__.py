@@ -19,6 +19,7 @@ from .base import (
     AttentionInputs,
     FirstValues,
     attention_matrix,
+    log_sum_exp,
     one_per_query_head,
     product,
 )
@@ -163,6 +164,7 @@ __all__ = [
     "choose",
     "explain",
     "has_matrix",
+    "log_sum_exp",
     "make",
     "one_per_query_head",
     "product",

@@ -139,18 +139,33 @@ def attention_matrix(
     """
     if inputs.unknown:
         return inputs.delegate_matrix()[:, :, rows]
-    query = inputs.query[:, :, rows]
-    query, keys = query * inputs.scaling, inputs.key.mT
+    scores, allowed = _scores(inputs, rows, out)
+    matrix = torch.softmax(scores, -1, out=out)
+    if allowed is not None:
+        matrix = torch.mul(matrix, allowed.any(-1, keepdim=True), out=out)
+    matrix = matrix.to(inputs.query.dtype)
+    return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
+
+
+def log_sum_exp(inputs: AttentionInputs) -> Tensor:
+    """`log sum_y exp(s_xy)` of the scores s, (B, H, Nq, 1), in float32 or float64.
+
+    A is `exp(s - log_sum_exp)` before dropout. A row that may attend nowhere has a low number.
+    """
+    return torch.logsumexp(_scores(inputs, slice(None), None)[0], -1, keepdim=True)
+
+
+def _scores(
+    inputs: AttentionInputs, rows: slice, out: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The masked scores of these rows in float32 or float64, and where the rows may attend."""
+    query, keys = inputs.query[:, :, rows] * inputs.scaling, inputs.key.mT
     scores = product(query, keys) if out is None else torch.matmul(query, keys, out=out)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
     if bias is not None:  # in place: the cost here is the passes over N x N matrices
         scores[..., _seen(inputs, rows) :].add_(bias)
-    matrix = torch.softmax(scores, -1, out=out)
-    if allowed is not None:
-        matrix = torch.mul(matrix, allowed.any(-1, keepdim=True), out=out)
-    matrix = matrix.to(query.dtype)
-    return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
+    return scores, allowed
 
 
 def _seen(inputs: AttentionInputs, rows: slice) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import VARIANT_CASES, attention
+from cases import VARIANT_CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from outcomes import REFUSED, outcome
@@ -139,7 +139,7 @@ def expected(call: Call, case: Any, tensors: dict[str, Any], scalars: dict[str, 
         bias = bias + added
     scaling = call.width**-0.5 if call.scaling is None else call.scaling
     both = mask if bias is None else bias
-    return case.formula(attention(query, key, scaling, both, causal), value, scalars)
+    return case.output(query, key, scaling, both, causal, value=value, scalars=scalars)
 
 
 class Layer(nn.Module):

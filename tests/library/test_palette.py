@@ -51,7 +51,10 @@ def test_settings_with_a_name_of_their_own_have_a_look_of_their_own() -> None:
     arms = {name: variant for name, (variant, _, _) in palette.PRESETS.items()}
     beside = looks({name: name for name in EVERY} | arms)
     assert {name: beside[name] for name in arms} == looks(arms)
-    assert len({look.colour for look in beside.values()}) == len(EVERY) + len(arms)
+    assert len({look.colour for look in beside.values()}) == len({*EVERY, *arms})
+    assert looks({name: name for name in ("gain", "degree1")}) == looks(
+        {name: arms[name] for name in ("gain", "degree1")}
+    )
     assert [beside[name].label for name in ("gain", "degree1")] == ["gain a head", "degree 1"]
     assert looks({"gain": "gfsa"})["gain"].colour == beside["gfsa"].colour
     fast = looks({"degree1-1e-1": "polynomial", "degree2-1e-1": "polynomial"})

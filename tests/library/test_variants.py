@@ -44,14 +44,14 @@ def test_the_filter_is_its_formula(
         assert got.shape == value.shape
 
         exact = own.double() if kind.startswith("additive") else own
-        matrix = attention(query.double(), key.double(), query.shape[-1] ** -0.5, exact, causal)
+        inputs = query.double(), key.double(), query.shape[-1] ** -0.5, exact, causal
         scalars = {name: x.to(torch.float32).double() for name, x in case.start(heads).items()}
-        expected = case.formula(matrix, value.double(), scalars)
+        expected = case.output(*inputs, value=value.double(), scalars=scalars)
         if dtype == torch.float64:
             assert error(got, expected) < 1e-9
         else:
             plain = make("sdpa", inputs_of(query, key, own, causal))(value)
-            yardstick = error(plain, matrix @ value.double())
+            yardstick = error(plain, attention(*inputs) @ value.double())
             assert error(got, expected) <= 4 * yardstick + 2 * torch.finfo(dtype).eps
 
 

@@ -27,13 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from hf_graphattn.backends import (
-    EAGER,
-    SDPA,
-    AttentionInputs,
-    log_sum_exp,
-    one_per_query_head,
-)
+from hf_graphattn.backends import EAGER, SDPA, AttentionInputs, log_sum_exp, one_per_query_head
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels.base import Kernel
 
@@ -42,7 +36,6 @@ from .registry import register
 
 # exp(-lse) is held by float32, with room for gradients, down to this lse; below it counts as this.
 LEAST = -60.0
-_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 @register("sink")
@@ -147,7 +140,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, options: dict[str, Any], sink: Tensor, *states: Tensor) -> Tensor:
-        once, lse = getattr(torch.ops.aten, _FLASH)(*states, **options)
+        once, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*states, **options)
         lse = lse.unsqueeze(-1)
         out = once.mul_((1.0 + _weight(sink, lse)).reciprocal())
         ctx.options = options
@@ -160,7 +153,7 @@ class _Fused(torch.autograd.Function):
         sink, lse, out, *states = ctx.saved_tensors
         weight = _weight(sink, lse)
         total = (lse + weight.log1p()).squeeze(-1)
-        backward = getattr(torch.ops.aten, f"{_FLASH}_backward")
+        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         grads = backward(grad, *states, out, total, 0.0, **ctx.options)
         if not ctx.needs_input_grad[1]:
             return None, None, *grads

@@ -92,7 +92,7 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     @dataclass(frozen=True)
     class ColdConfig(ga.VariantConfig):
         title: ClassVar[str] = "The Cold"
-        colour: ClassVar[int | None] = 13
+        colour: ClassVar[int | None] = 20
 
     @dataclass(frozen=True)
     class TakenConfig(ga.VariantConfig):
@@ -108,7 +108,7 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     ]
     every = looks({name: name for name in (*EVERY, "heat", "cold")})
     assert {name: every[name] for name in EVERY} == ours
-    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[13])
+    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[20])
     assert len({look.colour for look in every.values()}) == len(EVERY) + 2
 
 

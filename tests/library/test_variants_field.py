@@ -1,8 +1,10 @@
-"""What is particular to XSA, shaped attention, AttnScale, LASER and the polynomial's presets."""
+"""What is particular to XSA, shaped attention, AttnScale, the sink, LASER, and presets."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from zoo import batches, models
 
 import hf_graphattn as ga
-from hf_graphattn.backends import choose, make
+from hf_graphattn.backends import AttentionInputs, choose, make
 from hf_graphattn.variants.shaped import uniform
 
 LEAST = {dtype: torch.finfo(dtype).min for dtype in (torch.float16, torch.float32, torch.float64)}
@@ -57,7 +59,32 @@ def test_a_value_of_zero_excludes_nothing(dtype: torch.dtype) -> None:
     assert value.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("exclusion", [0.0, 0.4, -30.0])
+def test_a_bounded_exclusion_is_the_tangent(exclusion: float) -> None:
+    value = torch.randn(2, 4, 7, 8).double()
+    bounded = ga.XSAConfig(exclusion=exclusion, bounded=True)
+    plain = ga.XSAConfig(exclusion=math.tanh(exclusion))
+    torch.testing.assert_close(output(bounded, "sdpa", value), output(plain, "sdpa", value))
+    learned = dataclasses.replace(bounded, trainable=("exclusion",)).build(4).double()
+    inputs = inputs_of(*(x.double() for x in states(4, 7)[:2]), None, False)
+    assert torch.autograd.gradcheck(
+        lambda _: learned(make("eager", inputs), value), tuple(learned.parameters())
+    )
+    with refused("bounded", "'yes'", "True or False"):
+        ga.XSAConfig(bounded="yes")
+
+
 # Shaped attention and AttnScale
+
+
+def test_centred_attention_takes_the_mean_out() -> None:
+    assert ga.ShapedConfig.centred() == ga.ShapedConfig(trainable=("gamma",))
+    paper = ga.ShapedConfig.centred(gamma=1.0, trainable=(), layers=(0,))
+    assert (paper.trainable, paper.layers) == ((), (0,))
+    value = torch.randn(2, 4, 7, 8).double()
+    plain = output(ga.ShapedConfig.centred(), "eager", value)
+    centred = output(paper, "eager", value)
+    torch.testing.assert_close(centred, plain - value.mean(-2, keepdim=True))
 
 
 def ones(*lengths: int) -> Tensor:
@@ -148,9 +175,12 @@ def test_attnscale_is_shaped_attention_of_tied_scalars() -> None:
     torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize("config", [ga.ShapedConfig(), ga.AttnScaleConfig()])
+@pytest.mark.parametrize(
+    "config",
+    [ga.ShapedConfig(), ga.AttnScaleConfig(), ga.SinkConfig(), ga.TemperatureConfig()],
+)
 def test_arguments_of_unknown_meaning_are_refused(config: ga.VariantConfig) -> None:
-    """They may hide keys, and then U is not known."""
+    """They may hide keys, and then U is not known; nor can the softmax be changed from outside."""
     query, key, _ = states(4, 7)
     inputs = inputs_of(query, key, None, False)
     inputs = dataclasses.replace(inputs, unknown=("block_table",))
@@ -158,12 +188,107 @@ def test_arguments_of_unknown_meaning_are_refused(config: ga.VariantConfig) -> N
         choose("auto", config.build(4).backends, inputs)
 
 
-@pytest.mark.parametrize("config", [ga.ShapedConfig(), ga.AttnScaleConfig(), ga.XSAConfig()])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(ga.ShapedConfig(), ga.AttnScaleConfig(), ga.XSAConfig(), ga.SinkConfig()),
+        ga.TemperatureConfig(),
+    ],
+)
 def test_a_class_that_shows_its_matrix_alone_is_refused(config: ga.VariantConfig) -> None:
     model = models.build("deberta-v2")
     with refused("config", type(config).__name__, "linear in the values", "A alone"):
         ga.patch_model(model, config, check=batches.inputs(model, "right"))
     assert not ga.is_patched(model)
+
+
+# The sink
+
+
+def sunk(inputs: AttentionInputs, value: Tensor, backend: str, start: float = 0.7) -> Tensor:
+    """Its output, with a learned sink of this size."""
+    graph_filter = ga.SinkConfig(sink=start).build(4).to(value.dtype)
+    return graph_filter(make(backend, inputs), value)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("shift", [-200.0, -70.0, 60.0, 200.0])
+@pytest.mark.parametrize("start", [0.0, 0.7])
+def test_scores_of_any_size_are_finite(backend: str, shift: float, start: float) -> None:
+    """A mask that adds one number to all scores: softmax does not see it, a sink does."""
+    query, key, value = (x.requires_grad_() for x in states(4, 7))
+    mask = torch.full((1, 1, 7, 7), shift)
+    inputs = inputs_of(query, key, mask, False)
+    graph_filter = ga.SinkConfig(sink=start).build(4)
+    out = graph_filter(make(backend, inputs), value)
+    plain = make(backend, inputs)(value)
+    expected = plain if shift > 0 or start == 0.0 else torch.zeros_like(plain)
+    torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6)
+    out.square().sum().backward()
+    for leaf in (query, key, value, *graph_filter.parameters()):
+        assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("width", [3, 8, 13])
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_the_fused_sink_takes_grouped_heads_and_values_of_another_width(
+    width: int, key_heads: int
+) -> None:
+    query, key = torch.randn(2, 4, 7, 8).double(), torch.randn(2, key_heads, 7, 8).double()
+    value = torch.randn(2, 4, 7, width).double()
+    tensors = [x.requires_grad_() for x in (query, key, value)]
+    inputs = inputs_of(query, key, mask_of("left", 4, 7), False)
+    weight = torch.randn(2, 4, 7, width).double()
+    found = []
+    for backend in ("sdpa", "eager"):
+        out = sunk(inputs, value, backend)
+        found.append([out, *torch.autograd.grad((out * weight).sum(), tensors)])
+    torch.testing.assert_close(*found)
+
+
+def test_the_fused_sink_is_as_exact_as_plain_attention_under_autocast() -> None:
+    """Where queries and keys are float32, of a norm, and values bfloat16."""
+    query, key, value = states(4, 33)
+    inputs = inputs_of(query, key, None, True)
+    exact = sunk(inputs_of(query.double(), key.double(), None, True), value.double(), "eager")
+    plain = make("eager", inputs)(value)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, once = sunk(inputs, value.bfloat16(), "sdpa"), make("sdpa", inputs)(value.bfloat16())
+    assert out.dtype == once.dtype == torch.bfloat16
+    assert error(out, exact) <= 4 * error(once, plain.double()) + torch.finfo(torch.bfloat16).eps
+
+
+def test_what_the_fused_sink_cannot_compute_keeps_the_matrix_or_is_refused() -> None:
+    graph_filter = ga.SinkConfig().build(4)
+    query, key, value = states(4, 7)
+    bias = torch.randn(1, 4, 7, 7, requires_grad=True)
+    for call in (inputs_of(query, key, None, True, 0.1), inputs_of(query, key, bias, False)):
+        chosen = choose("auto", graph_filter.backends, call, fits=graph_filter.fits)
+        assert chosen == "eager"
+        with refused("backend", "'sdpa'", "auto or eager", "log-sum-exp"):
+            graph_filter(make("sdpa", call), value)
+    fitting = inputs_of(query, key, None, True)
+    assert choose("auto", graph_filter.backends, fitting, fits=graph_filter.fits) == "sdpa"
+    with refused("sink", "-0.1", "0 or more"):
+        ga.SinkConfig(sink=-0.1)
+
+
+def test_the_kept_matrix_gives_second_derivatives_and_the_fused_pass_says_that_it_does_not() -> (
+    None
+):
+    tensors = tuple(x.double().requires_grad_() for x in states(4, 3, width=2, batch=1))
+    for config in (ga.SinkConfig(sink=0.7), ga.TemperatureConfig(slope=0.3), ga.GainConfig()):
+        graph_filter = config.build(4).double()
+
+        def run(query: Tensor, key: Tensor, value: Tensor, *_: Tensor, of: Any = graph_filter):
+            return of(make("eager", inputs_of(query, key, None, True)), value)
+
+        assert torch.autograd.gradgradcheck(run, (*tensors, *graph_filter.parameters()))
+    query, key, value = tensors
+    out = sunk(inputs_of(query, key, None, True), value, "sdpa")
+    (first,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
 
 
 # LASER

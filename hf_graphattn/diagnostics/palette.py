@@ -34,30 +34,7 @@ PRESETS = {
     "degree2": ("polynomial", "degree 2", 14),
     "twicing": ("polynomial", "Twicing", 15),
 }
-MARKERS = (
-    "v",
-    "p",
-    "<",
-    "s",
-    "^",
-    "X",
-    "P",
-    "D",
-    ">",
-    "h",
-    "*",
-    "d",
-    "8",
-    "H",
-    "1",
-    "2",
-    "3",
-    "4",
-    "+",
-    "x",
-    "|",
-    "_",
-)
+MARKERS = tuple("vp<s^XPD>h*d8H1234+x|_")
 PAIRS = tuple(zip(COLOURS, MARKERS, strict=True))
 
 

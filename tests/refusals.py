@@ -33,7 +33,7 @@ from transformers import (
 )
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import ARCHITECTURES
+from hf_graphattn.architectures import ARCHITECTURES
 
 VARIANTS = tuple(ga.variant_configs())
 CONFIGS = tuple(config.__name__ for config in ga.variant_configs().values())

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import ARCHITECTURES, AttentionModule
+from hf_graphattn.architectures import ARCHITECTURES, AttentionModule
 from hf_graphattn.backends import AttentionInputs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import VariantConfig
@@ -97,6 +97,9 @@ def after_branch(module: nn.Module, args: Any, output: Any) -> Any:
     if isinstance(output, tuple):
         return (_filtered(module, output[0]), *output[1:])
     return _filtered(module, output)
+
+
+HOOKS = (before_norm, after_branch)
 
 
 def _filtered(module: nn.Module, tokens: Tensor) -> Tensor:

@@ -31,9 +31,9 @@ from .base import (
     every_value,
     finite_number,
     no_matrix,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("laser")

@@ -15,8 +15,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import Attend, GraphFilter, VariantConfig, combination, first_values, no_matrix, setting
-from .registry import register
+from .base import (
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    combination,
+    first_values,
+    no_matrix,
+    register,
+    setting,
+)
 
 
 @register("neutreno")

@@ -26,9 +26,9 @@ from .base import (
     every_value,
     first_values,
     no_matrix,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("value_residual")

@@ -19,8 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from .base import Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
 @register("xsa")

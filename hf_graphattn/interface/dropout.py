@@ -131,7 +131,7 @@ def backends_of(graph_filter: GraphFilter, module: nn.Module) -> tuple[str, ...]
         GraphAttentionError: the filter is not linear in the values, and so has no H without them,
             or reads more of the attention than A.
     """
-    is_linear = type(graph_filter).matrix is GraphFilter.matrix
+    is_linear = type(graph_filter).matrix is GraphFilter.matrix and not graph_filter.without_matrix
     if not is_linear or DELEGATE not in graph_filter.backends:
         raise refusal(
             "config",

@@ -73,13 +73,7 @@ def attention(
 
 def filtered(graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor) -> Tensor:
     """H V, (B, H, N, D), by the backend that the filter names or that fits the call."""
-    name = backends.choose(
-        graph_filter.backend,
-        tuple(name for name in graph_filter.backends if name != DELEGATE),
-        inputs,
-        passes=graph_filter.operands + 1,
-        fits=graph_filter.fits,
-    )
+    name = graph_filter.choose_backend(inputs, without=DELEGATE)
     return graph_filter(backends.make(name, inputs), value)
 
 

@@ -274,13 +274,7 @@ def _filtered(
         value: the values of all tokens, (B, H or fewer, Nk, D).
     """
     record = _recording()
-    name = backends.choose(
-        graph_filter.backend,
-        graph_filter.backends,
-        inputs,
-        passes=graph_filter.operands + 1,
-        fits=graph_filter.fits,
-    )
+    name = graph_filter.choose_backend(inputs)
     if record and not backends.has_matrix(name):
         if not torch.compiler.is_compiling():
             _warn_of_eager(name)

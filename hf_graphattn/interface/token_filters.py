@@ -19,11 +19,6 @@ from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.shaped import HIDES
 
-PLACES = {
-    "norm": "the layer norm after attention",
-    "branch": "the output of attention",
-}
-
 
 class _Left(threading.local):
     """(Filter, mask, causal) of the attention that ran last in this thread; None once taken."""
@@ -47,7 +42,7 @@ def module_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -
     if target is None or is_crossed:
         known = ", ".join(row.name for row in ARCHITECTURES if getattr(row, config.place))
         raise GraphAttentionError(
-            f"variant {config.variant!r} acts at {PLACES[config.place]}: where that is, is not "
+            f"variant {config.variant!r} acts at the {config.place} of a layer, which is not "
             f"known for {type(layer.module).__name__}{' beside cross-attention' * is_crossed}. It "
             f"is known for {known}. Choose one of these, or a filter of attention itself."
         )

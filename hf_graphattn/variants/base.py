@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_graphattn.backends import Attention as Attend
-from hf_graphattn.backends import AttentionInputs, FirstValues, make, one_per_query_head
+from hf_graphattn.backends import AttentionInputs, FirstValues, choose, make, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.kernels import Kernel
 from hf_graphattn.kernels import combination as combination
@@ -173,15 +173,6 @@ def first_values(attend: Attend) -> FirstValues:
     return attend.inputs.first
 
 
-def no_matrix(variant: str, why: str) -> GraphAttentionError:
-    """The error of a filter whose output is no matrix times the values."""
-    return GraphAttentionError(
-        f"variant {variant!r} has no matrix H: its output, {why}, is no matrix times the values. "
-        f"Pass output_attentions=False (need_weights=False to a MultiheadAttention), and do not "
-        f"diagnose a model that has it."
-    )
-
-
 class GraphFilter(nn.Module):
     """One attention layer's filter: its scalars, and the formula that uses them.
 
@@ -204,6 +195,8 @@ class GraphFilter(nn.Module):
     kernels: ClassVar[Mapping[str, Kernel]] = {}
     # Whether it reads the values of the first layer of its stack, `attend.inputs.first`.
     reads_first: ClassVar[bool] = False
+    # The formula of an output that is no matrix times the values; empty where it is one.
+    without_matrix: ClassVar[str] = ""
     backend: str = "auto"  # the user's choice; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first; a cache keeps their arguments
     stack: str = ""  # the layers that it is one of; set by `patch_model` where `reads_first`
@@ -241,13 +234,33 @@ class GraphFilter(nn.Module):
         In cached generation it has the rows of the new tokens alone, and a column for each key.
         For a filter that is linear in the values it is the output on the identity. A filter that
         is not linear overrides this method.
+
+        Raises:
+            GraphAttentionError: the filter is one of those `without_matrix`.
         """
+        if self.without_matrix:
+            raise GraphAttentionError(
+                f"variant {self.variant_config.variant!r} has no matrix H: its output, "
+                f"{self.without_matrix}, is no matrix times the values. Pass "
+                f"output_attentions=False (need_weights=False to a MultiheadAttention), and do not "
+                f"diagnose a model that has it."
+            )
         return self(*attend.on_identity(value))
 
     def fits(self, backend: str, inputs: AttentionInputs) -> bool:
         """Whether "auto" may use this backend for this call; the variant's kernels have limits."""
         kernel = self.kernels.get(backend)
         return kernel is None or kernel.fits(inputs)
+
+    def choose_backend(self, inputs: AttentionInputs, without: str = "") -> str:
+        """The backend for one call, by the rule in `backends.choose`.
+
+        Args:
+            inputs: the call's.
+            without: the name of a backend that cannot be used there.
+        """
+        supported = tuple(name for name in self.backends if name != without)
+        return choose(self.backend, supported, inputs, self.operands + 1, self.fits)
 
     def scalar(self, name: str) -> float | Tensor:
         """A scalar in the shape that multiplies (B, H, N, D): a number, or a tensor (H, 1, 1)."""
@@ -266,12 +279,10 @@ class GraphFilter(nn.Module):
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         values = value if isinstance(value, tuple) else (value,)
         if len(values) > self.num_heads or self.num_heads % len(values):
-            example = (values[:1] * self.num_heads + values[1:])[-self.num_heads :]
             raise refusal(
                 name,
                 value,
                 f"one number, or as many as divide the layer's {self.num_heads} heads evenly",
-                f"Give each head its own: {name}={example}.",
             )
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(
             self.num_heads // len(values)

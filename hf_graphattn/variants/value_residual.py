@@ -25,7 +25,6 @@ from .base import (
     combination,
     every_value,
     first_values,
-    no_matrix,
     register,
     setting,
 )
@@ -60,6 +59,7 @@ class ValueResidualFilter(GraphFilter):
     """The filter of `ValueResidualConfig`: one pass of attention."""
 
     reads_first = True
+    without_matrix = "A ((1 - share) V + share V_0), has another layer's values"
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         share, values = self.scalar("share"), every_value(attend, value)
@@ -72,9 +72,3 @@ class ValueResidualFilter(GraphFilter):
             )
         mixed = combination((1.0, values), (share, first), (-share, values))
         return attend_all(attend, mixed)
-
-    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
-        """Raise `GraphAttentionError`: no matrix times the values is the output."""
-        raise no_matrix(
-            "value_residual", "A ((1 - share) V + share V_0), has another layer's values"
-        )

@@ -253,7 +253,7 @@ def test_supported_says_which_module_can_have_a_filter() -> None:
     (row,) = ga.supported(XGLMModel(xglm)).rows
     assert (row.kind, row.says) == (
         "own",
-        "no: it drops A out by a function, so that no module of its own can be given H",
+        "no: it computes attention by itself",
     )
 
 

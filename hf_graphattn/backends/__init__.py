@@ -46,7 +46,7 @@ _BACKENDS: dict[str, type[Attention]] = {
 DELEGATE, EAGER, SDPA = DelegateAttention.name, EagerAttention.name, SdpaAttention.name
 
 
-def check(backend: object, supported: Iterable[str]) -> str:
+def check(backend: str, supported: Iterable[str]) -> str:
     """Check the name of a backend at patch time.
 
     Args:
@@ -61,7 +61,7 @@ def check(backend: object, supported: Iterable[str]) -> str:
             a device that it needs is missing.
     """
     allowed = ["auto", *sorted(supported)]
-    if not isinstance(backend, str) or backend not in allowed:
+    if backend not in allowed:
         raise refusal("backend", backend, ", ".join(allowed))
     if backend != "auto":
         _BACKENDS[backend].check_available()

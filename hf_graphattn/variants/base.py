@@ -12,7 +12,6 @@ than that of padding are ours: the papers have images, and bidirectional models.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import numbers
 import re
@@ -121,8 +120,8 @@ def is_integer(value: object) -> bool:
 
 
 def is_sequence(value: object) -> bool:
-    """Whether it holds several values, as text and bytes do not."""
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+    """Whether it holds several values, as text does not."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def finite_number(name: str, value: Any) -> float:
@@ -138,10 +137,9 @@ def finite_number(name: str, value: Any) -> float:
     Raises:
         GraphAttentionError: it is no number that float32, the scalars' dtype, can hold.
     """
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # of an integer of hundreds of digits
-            if abs(float(value)) <= torch.finfo(torch.float32).max:
-                return float(value)
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and abs(float(value)) <= torch.finfo(torch.float32).max:
+        return float(value)
     raise refusal(name, value, "one finite number of float32, up to 3.4e38")
 
 
@@ -278,7 +276,7 @@ class GraphFilter(nn.Module):
 
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         values = value if isinstance(value, tuple) else (value,)
-        if len(values) > self.num_heads or self.num_heads % len(values):
+        if self.num_heads % len(values):
             raise refusal(
                 name,
                 value,

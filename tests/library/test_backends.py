@@ -180,11 +180,6 @@ def test_recording_attentions_uses_the_kept_matrix_and_says_so(
     assert caplog.text.count(f"backend '{backend}'") == 1
 
 
-def test_the_report_says_that_it_was_asked_for(backend: str) -> None:
-    model = ga.patch_model(MODELS["BERT"](), CONFIG, backend=backend)
-    assert f"{backend}: as requested" in str(ga.report(model))
-
-
 def test_auto_never_chooses_them(flash_attn: StandIn) -> None:
     model = ga.patch_model(MODELS["BERT"](), CONFIG).train()
     model(**inputs(model, "right"))

@@ -205,19 +205,6 @@ def test_a_token_takes_a_product_a_pass_and_writes_in_place(variant: str) -> Non
     assert [each.keys.data_ptr() for each in kept] == places
 
 
-@torch.no_grad()
-def test_a_copied_cache_holds_its_tokens_alone() -> None:
-    model = model_of("Llama", "gfsa")
-    cache = DynamicCache(config=model.config)
-    model(torch.randint(3, 60, (2, 9)), past_key_values=cache)
-    for whole in copy.deepcopy(cache).layers:
-        for layer in (whole, *whole.operands):
-            tensors = [each for each in vars(layer).values() if torch.is_tensor(each)]
-            held = {each.untyped_storage().data_ptr(): each for each in tensors}
-            kept = layer.keys.numel() + layer.values.numel()
-            assert sum(each.untyped_storage().nbytes() for each in held.values()) == 8 * kept
-
-
 @pytest.mark.parametrize("variant", TWO_PASSES)
 @pytest.mark.parametrize("backend", ["auto", "shared"])
 def test_gradients_through_tokens_one_at_a_time(variant: str, backend: str) -> None:

@@ -192,8 +192,9 @@ def auto(config: ga.VariantConfig, query: Tensor, key: Tensor, causal: bool, dro
         (ga.GFSAConfig(), 2049, False, "sdpa"),
         (ga.PolynomialConfig(), 129, False, "shared"),
         (ga.PolynomialConfig(), 128, False, "sdpa"),
+        (ga.GFSAConfig(), 33, True, "sdpa"),
         (ga.GFSAConfig(), 32, True, "eager"),  # 8 x 4: A is as large as 8 states
-        (ga.GFSAConfig(order=1), 129, True, "sdpa"),
+        (ga.GFSAConfig(order=1), 5, True, "sdpa"),
     ],
 )
 def test_the_automatic_choice(

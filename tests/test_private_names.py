@@ -98,6 +98,10 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         "What keeps torch's encoder layers from computing attention by themselves where it is "
         "false. Look into the reasons against the fast path in nn.TransformerEncoderLayer.forward.",
     ),
+    "_in_projection_packed": (
+        lambda: torch.nn.functional,
+        "Queries, keys and values by one weight. Look into torch's multi_head_attention_forward.",
+    ),
     "_reset_parameters": (
         lambda: torch.nn.MultiheadAttention(2, 1),
         "By what torch's constructor and torch_geometric's layers start the weights anew. Look for "

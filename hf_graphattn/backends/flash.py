@@ -34,7 +34,7 @@ class FlashAttention(Attention):
     name = "flash_attention_2"
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
+    def automatic(cls, device: str, passes: int) -> bool:
         return False  # it is used only on request
 
     @classmethod

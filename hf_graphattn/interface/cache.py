@@ -39,9 +39,7 @@ class GrowingLayer(DynamicLayer):
     """`DynamicLayer` whose keys and values are the first rows of buffers with room for more.
 
     A full buffer is replaced by one that is a quarter longer: a token costs the copying of about
-    four rows, not of all. The rows that `crop` removes are written over by the next tokens, in
-    tensors that were read from it before too: clone what is to stay. Tensors that anything else
-    sets as `keys` or `values` are never written to.
+    four rows, not of all. What is set as `keys` or `values` is never written to, as after `crop`.
 
     What autograd has saved may not change, so while gradients are recorded all tokens are copied,
     as in `DynamicLayer`. So they are in compiled graphs.
@@ -76,12 +74,6 @@ class GrowingLayer(DynamicLayer):
         self._append("keys", key_states)
         self._append("values", value_states)
         return self.keys, self.values
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, whose number is passed as one below zero."""
-        buffers = dict(self._buffers)
-        super().crop(tokens_to_remove)
-        self._buffers.update(buffers)
 
     def _append(self, name: str, new: Tensor) -> None:
         kept, buffer = getattr(self, name), self._buffers.get(name)
@@ -197,9 +189,14 @@ class OperandLayer(CacheLayerMixin):
     def lead(self, beside: Any) -> None:
         """Make `beside` write the next tokens where this layer will: a dynamic one does anyway."""
 
-    def positions(self, new: int) -> slice | Tensor:
-        """Where the `new` tokens of the current call are among its keys."""
-        return slice(-new, None)
+    def positions(self, new: int) -> Tensor:
+        """Where the `new` tokens of the current call are among its keys, (new,).
+
+        Behind the tokens before them, which a full window has only in part.
+        """
+        device, most = self.returned.device, self.returned.shape[-2] - new
+        before = torch.as_tensor(self.get_seq_length() - new, device=device).clamp(max=most)
+        return torch.arange(new, device=device) + before
 
     def _see(self) -> None:
         """Remember the tensors as they are now, for `changed`."""
@@ -249,11 +246,6 @@ class OperandStaticLayer(OperandLayer, StaticLayer):
         if beside.is_initialized:
             beside.cumulative_length.copy_(self.cumulative_length)
 
-    def positions(self, new: int) -> slice | Tensor:
-        """Where the new tokens are in the buffers."""
-        length = self.cumulative_length  # it includes them already
-        return torch.arange(-new, 0, device=length.device) + length
-
 
 class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
     """`StaticSlidingWindowLayer` with operands, which move with the window."""
@@ -262,11 +254,6 @@ class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
         """As in a static layer, where the number is held twice."""
         super().lead(beside)
         beside.cumulative_length_int = self.cumulative_length_int
-
-    def positions(self, new: int) -> slice | Tensor:
-        """Where the new tokens are: at the end, once the window is full."""
-        full = self.cumulative_length_int > self.max_cache_len
-        return slice(-new, None) if full else super().positions(new)
 
 
 _WITH_OPERANDS: dict[type, type[OperandLayer]] = {

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_graphattn.architectures.find import AttentionModule
+from hf_graphattn.architectures import AttentionModule
 from hf_graphattn.backends import FirstValues
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import GraphFilter

@@ -13,16 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import ARCHITECTURES, AttentionModule
+from hf_graphattn.architectures import ARCHITECTURES, AttentionModule
 from hf_graphattn.backends import AttentionInputs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.shaped import HIDES
-
-PLACES = {
-    "norm": "the layer norm after attention",
-    "branch": "the output of attention",
-}
 
 
 class _Left(threading.local):
@@ -47,7 +42,7 @@ def module_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -
     if target is None or is_crossed:
         known = ", ".join(row.name for row in ARCHITECTURES if getattr(row, config.place))
         raise GraphAttentionError(
-            f"variant {config.variant!r} acts at {PLACES[config.place]}: where that is, is not "
+            f"variant {config.variant!r} acts at the {config.place} of a layer, which is not "
             f"known for {type(layer.module).__name__}{' beside cross-attention' * is_crossed}. It "
             f"is known for {known}. Choose one of these, or a filter of attention itself."
         )
@@ -97,6 +92,9 @@ def after_branch(module: nn.Module, args: Any, output: Any) -> Any:
     if isinstance(output, tuple):
         return (_filtered(module, output[0]), *output[1:])
     return _filtered(module, output)
+
+
+HOOKS = (before_norm, after_branch)
 
 
 def _filtered(module: nn.Module, tokens: Tensor) -> Tensor:

@@ -31,9 +31,9 @@ from .base import (
     TokenFilter,
     VariantConfig,
     combination,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("contranorm")

@@ -27,9 +27,9 @@ from .base import (
     VariantConfig,
     combination,
     every_value,
+    register,
     setting,
 )
-from .registry import register
 
 # An additive mask hides a key by so much or less, since exp(-1000) is 0 in every dtype. What is
 # above is a position bias. It makes A uneven, but not U.

@@ -29,10 +29,9 @@ from torch.nn.functional import pad
 
 from hf_graphattn.backends import EAGER, SDPA, AttentionInputs, log_sum_exp, one_per_query_head
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels.base import Kernel
+from hf_graphattn.kernels import Kernel
 
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
 
 # exp(-lse) is held by float32, with room for gradients, down to this lse; below it counts as this.
 LEAST = -60.0

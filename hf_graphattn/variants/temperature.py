@@ -21,8 +21,7 @@ from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs, make
 
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
 from .shaped import BACKENDS, HIDES
 
 

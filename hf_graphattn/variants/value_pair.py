@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hf_graphattn.kernels.base import Scalar
+from hf_graphattn.kernels import Scalar
 
-from .base import TRAINABLE_HELP, GraphFilter, VariantConfig, setting
-from .registry import register
+from .base import TRAINABLE_HELP, GraphFilter, VariantConfig, register, setting
 from .value_residual import ValueResidualFilter
 
 
@@ -41,6 +40,8 @@ class ValuePairConfig(VariantConfig):
 
 class ValuePairFilter(ValueResidualFilter):
     """The filter of `ValuePairConfig`: one pass of attention."""
+
+    without_matrix = "A (keep V + share V_0), has another layer's values"
 
     def weights(self) -> tuple[Scalar, Scalar]:
         return self.scalar("keep"), self.scalar("share")

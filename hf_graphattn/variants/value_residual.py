@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from hf_graphattn.errors import GraphAttentionError
-from hf_graphattn.kernels.base import Scalar
+from hf_graphattn.kernels import Scalar
 
 from .base import (
     Attend,
@@ -26,10 +26,9 @@ from .base import (
     combination,
     every_value,
     first_values,
-    no_matrix,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("value_residual")
@@ -61,6 +60,7 @@ class ValueResidualFilter(GraphFilter):
     """The filter of `ValueResidualConfig`: one pass of attention."""
 
     reads_first = True
+    without_matrix = "A ((1 - share) V + share V_0), has another layer's values"
 
     def weights(self) -> tuple[Scalar, Scalar]:
         """The weights of V and of V_0: numbers, or (H, 1, 1)."""
@@ -77,8 +77,3 @@ class ValueResidualFilter(GraphFilter):
             )
         own, share = self.weights()
         return attend_all(attend, combination((own, values), (share, first)))
-
-    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
-        """Raise `GraphAttentionError`: no matrix times the values is the output."""
-        why = "A of a sum of its own and the first layer's values"
-        raise no_matrix(self.variant_config.variant, why)

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from hf_graphattn.errors import refusal
 
-from .base import Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from .base import Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
 @register("xsa")

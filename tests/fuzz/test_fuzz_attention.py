@@ -221,8 +221,9 @@ def gradients(out: Tensor, leaves: list[Tensor], upstream: Tensor) -> Any:
 
 
 def refuses(call: Call) -> bool:
-    """Whether the kernel that was asked for takes no such dtype."""
-    return call.backend == "triton" and call.dtype == torch.float64
+    """Whether the kernel takes no such dtype, or no learned bias."""
+    beyond = call.dtype == torch.float64 or call.bias is not None
+    return call.backend == "triton" and beyond
 
 
 def compare(got: Any, wanted: Any, call: Call) -> None:

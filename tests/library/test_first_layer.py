@@ -24,7 +24,7 @@ from transformers.masking_utils import eager_mask
 from zoo import models
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import eager_attention
+from hf_graphattn.architectures import eager_attention
 from hf_graphattn.patching.patch import patch
 
 NEUTRENO, RESIDUAL = (FIRST_LAYER_CASES[n].config for n in ("neutreno", "value_residual"))

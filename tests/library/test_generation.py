@@ -95,26 +95,6 @@ def test_logits_in_chunks_of_any_size_equal_the_whole(variant: str):
         torch.cat(parts, 1).sum().backward()  # the cache may be differentiated through
 
 
-def test_a_cache_serves_several_turns_after_crop_select_repeat_and_copy():
-    model = generator("GPT-2", VARIANTS["gfsa"])
-    ids = torch.randint(3, 60, (2, 12))
-    whole = model(ids, use_cache=False).logits
-    with torch.no_grad():
-        cache = DynamicCache()  # without a config its layers appear as they are used
-        model(ids[:, :9], past_key_values=cache)
-        cache.crop(-4)
-        turn = copy.deepcopy(cache)
-        got = model(ids[:, 5:], past_key_values=cache).logits
-        assert torch.allclose(got, whole[:, 5:], atol=1e-5)
-        turn.batch_select_indices(torch.tensor([1]))
-        turn.batch_repeat_interleave(2)
-        got = model(ids[1:, 5:].expand(2, -1), past_key_values=turn).logits
-        assert torch.allclose(got, whole[1:, 5:].expand(2, -1, -1), atol=1e-5)
-        cache.reset()
-        got = model(ids, past_key_values=cache).logits
-        assert torch.allclose(got, whole, atol=1e-5)
-
-
 @pytest.mark.parametrize(("architecture", "variant"), product(DECODERS, VARIANTS))
 def test_generate_goes_on_with_the_cache_of_the_turn_before(architecture: str, variant: str):
     model = generator(architecture, VARIANTS[variant])

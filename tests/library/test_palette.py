@@ -10,7 +10,7 @@ import pytest
 import hf_graphattn as ga
 from hf_graphattn.diagnostics import palette
 from hf_graphattn.diagnostics.palette import looks
-from hf_graphattn.variants import registry
+from hf_graphattn.variants import base as registry
 
 EVERY = dict.fromkeys(["none", *ga.variant_configs()])
 

@@ -134,6 +134,7 @@ class Plan:
         is_listed: whether all attention classes are listed for the type of the outermost config.
         unverified: the self-attention classes whose masks are not known: those in no row of the
             table, and all of a model of a type that was tried and is not listed.
+        needs_check: those of them for which the model needs a check before it is patched.
     """
 
     model: nn.Module
@@ -143,11 +144,7 @@ class Plan:
     why_plain: dict[str, str]
     is_listed: bool
     unverified: tuple[str, ...]
-
-    @property
-    def needs_check(self) -> tuple[str, ...]:
-        """The self-attention classes for which the model needs a check before it is patched."""
-        return () if self.is_listed else self.unverified
+    needs_check: tuple[str, ...]
 
 
 def verified_types(version: str | None = None) -> dict[str, list[str]]:
@@ -192,16 +189,18 @@ def find(model: nn.Module) -> Plan:
     types = verified_types()
     listed = types.get(getattr(getattr(model, "config", None), "model_type", ""), [])
     is_left_out = bool(types) and not listed and _is_transformers(type(model))
-    unverified = [e for e in self_attention if is_left_out or not e.is_verified]
+    unverified = _class_names(e.module for e in self_attention if is_left_out or not e.is_verified)
     classes = {type(layer.module) for layer in attention}
+    is_listed = bool(classes) and all(_is_transformers(c) and c.__name__ in listed for c in classes)
     return Plan(
-        model,
-        attention,
-        self_attention,
-        out_of_reach,
-        {name: why_unreached(name) for name in _class_names(m for _, m in out_of_reach)},
-        bool(classes) and all(_is_transformers(c) and c.__name__ in listed for c in classes),
-        _class_names(layer.module for layer in unverified),
+        model=model,
+        attention=attention,
+        self_attention=self_attention,
+        out_of_reach=out_of_reach,
+        why_plain={n: why_unreached(n) for n in _class_names(m for _, m in out_of_reach)},
+        is_listed=is_listed,
+        unverified=unverified,
+        needs_check=() if is_listed else unverified,
     )
 
 

@@ -1,6 +1,6 @@
 """torch's two fused attentions, a pass at each call; memory is linear in N beside the mask.
 
-`sdpa` is scaled dot product attention. Every pass draws its own dropout mask. A query row that may
+`sdpa` is scaled dot product attention. Every pass draws another dropout mask. A query row that may
 attend nowhere comes out as zero, which torch has guaranteed since 2.5; a NaN there would spread
 through the second pass.
 

@@ -1,14 +1,14 @@
 """Cached generation: what a filter needs of earlier tokens, kept beside their keys and values.
 
 Row t of A^2 V = A (A V) needs (A V)_j of every earlier token j, whose query is gone. In a causal
-model (A V)_j never changes, so it is kept: as the keys of a layer of the cache's own kind, which
+model (A V)_j never changes, so it is kept: as the keys of a layer of the same kind, which
 lies beside the layer of keys and values. What the cache does to that layer (reorder beams, crop,
 select, repeat, reset) it does to the layers beside it too. Any other change of it is refused.
 
 An operand is what a filter passes to `attend` after its first call; GFSA has one.
 
 While attentions are recorded the filter is applied to the identity too, which gives its matrix.
-The operands there (of GFSA, A's rows) have a column for each key, and layers of their own. The
+The operands there (of GFSA, A's rows) have a column for each key, and other layers. The
 first call that does not record drops them.
 """
 
@@ -58,7 +58,7 @@ class GrowingLayer(DynamicLayer):
         self._buffers.pop(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy or a file: tensors of its own, without room."""
+        """The state of a copy or a file: copied tensors, without room."""
         kept = {name: getattr(self, name).clone() for name in self._buffers}
         return self.__dict__ | kept | {"_buffers": {}}
 
@@ -124,7 +124,7 @@ class OperandLayer(CacheLayerMixin):
     keeps_rows = False  # whether attentions are recorded, which needs `rows`
     owed = 0  # how many operands of the current call have not been kept yet
     new_values: Tensor  # those of the current call, (B, key-value heads, Nq, D)
-    returned: Tensor  # the values that it gave for this call, which the attention has to use
+    returned: Tensor  # the values that `update` returned, which the attention has to use
     _seen: list[tuple[Tensor, int]] | None = None  # the tensors after its last operation
 
     crop = _on_all("crop")
@@ -136,7 +136,7 @@ class OperandLayer(CacheLayerMixin):
     prefetch = _on_all("prefetch")
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy or a file: layers of its own, and nothing of the current call."""
+        """The state of a copy or a file: copied layers, and nothing of the current call."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         of_call = {"new_values", "returned", "_seen"}
         state = {name: value for name, value in state.items() if name not in of_call}
@@ -172,7 +172,7 @@ class OperandLayer(CacheLayerMixin):
 
     @property
     def changed(self) -> bool:
-        """Whether keys or values were set or written otherwise than by the layer's own methods.
+        """Whether keys or values were set or written otherwise than by the layer's methods.
 
         In inference mode torch does not count what is written, and compiled graphs ask nothing.
         """
@@ -269,10 +269,16 @@ def operand_layer(
 ) -> OperandLayer | None:
     """The layer `index` of `cache`; at its first use it is replaced by one with operands beside.
 
-    `recording`: whether attentions are recorded, so that it keeps what they are made of.
+    Args:
+        cache: transformers' cache, or None.
+        index: which layer.
+        operands: how many the filter has.
+        training: whether the module is in training.
+        recording: whether attentions are recorded, so that it keeps what they are made of.
 
-    None where no such layer is needed: without a cache, and in training, where the cache that some
-    models fill by default is thrown away.
+    Returns:
+        The layer. None where none is needed: without a cache, and in training, where the cache that
+        some models fill by default is thrown away.
 
     Raises:
         GraphAttentionError: the cache cannot have operands, or was filled or changed without them.
@@ -308,7 +314,11 @@ def operand_layer(
 class CachedAttention(Attention):
     """`attend` for new tokens: applies their rows of A to the operands of all tokens.
 
-    on_rows: whether the filter is applied to the identity, which then stands for the values.
+    Attributes:
+        inner: the backend's `attend`.
+        layer: the layer of the cache.
+        every_value: the values of all tokens, (B, H, Nk, D).
+        on_rows: whether the filter is applied to the identity, which then stands for the values.
     """
 
     def __init__(
@@ -329,7 +339,7 @@ class CachedAttention(Attention):
         return self.inner.matrix
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
-        """As in `Attention`, with operands of its own."""
+        """As in `Attention`, with other operands."""
         _, identity = super().on_identity(one_per_query_head(self.every_value, value))
         attend = CachedAttention(self.inner, self.layer, identity, on_rows=True)
         return attend, identity[:, :, self.layer.positions(value.shape[-2])]
@@ -343,7 +353,7 @@ class CachedAttention(Attention):
 
 
 def _empty(kind: type, layer: Any) -> Any:
-    """A layer of `kind`, as long as `layer`. Each class uses only its own arguments."""
+    """A layer of `kind`, as long as `layer`. Each class ignores the other arguments."""
     length = getattr(layer, "max_cache_len", None)
     window = getattr(layer, "sliding_window", length)  # a static window layer has only its length
     new = kind(max_cache_len=length, sliding_window=window)

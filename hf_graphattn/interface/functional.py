@@ -185,7 +185,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             raise refusal("is_causal", True, "False without an attn_mask, as in torch")
         is_batched, is_first = query.dim() == 3, self.batch_first
         weight: Any = self.in_proj_weight
-        states = functional._in_projection_packed(query, key, value, weight, self.in_proj_bias)
+        states = functional._in_projection_packed(  # type: ignore[attr-defined]
+            query, key, value, weight, self.in_proj_bias
+        )
         if not is_batched:
             states = [state.unsqueeze(0) for state in states]
         elif not is_first:

@@ -26,7 +26,7 @@ class Kernel:
     """One way to compute a variant that fused attention cannot compute.
 
     Attributes:
-        compute: gives the filter's output; the variant's own arguments follow the inputs.
+        compute: gives the filter's output; the variant's arguments follow the inputs.
         fits: tells whether "auto" may use the kernel for this call.
     """
 
@@ -40,7 +40,7 @@ def refuse_second_derivatives(kernel: str) -> None:
     torch's `once_differentiable` lets a gradient that is constant pass, and its derivative is lost.
 
     Raises:
-        GraphAttentionError: the gradients are to have a graph of their own.
+        GraphAttentionError: the gradients are to have a graph.
     """
     if torch.is_grad_enabled():
         raise GraphAttentionError(

@@ -1,7 +1,7 @@
 """The check that a filter computes what it should on a model.
 
 Of every attention class that transformers dispatches, the convention is known and the details
-are not: masks, caches, arguments that only the class's own attention reads. So a model whose
+are not: masks, caches, arguments that only the class reads. So a model whose
 classes are not verified is compared with itself, on a copy in float64:
 
     plain       filters that change nothing, against the architecture's eager attention

@@ -221,7 +221,7 @@ def _check_attention(
             f"({_in_table()}), or not listed for a model of its type and this version of "
             f"transformers.{before} Pass a batch of its inputs, check=batch, or check=True for "
             f"inputs made from its config: what a filter computes is compared first with the "
-            f"architecture's own attention, on a copy of the model in float64."
+            f"architecture's eager attention, on a copy of the model in float64."
         )
     batch = made_batch(model) if check is True else check
     comparison = compare(model, config, backend, batch)
@@ -229,7 +229,7 @@ def _check_attention(
         raise GraphAttentionError(
             f"{name} cannot be patched: the check found that a filter does not compute what it "
             f"should. {comparison}\n"
-            f"backend={DELEGATE!r} calls the architecture's own attention: try it."
+            f"backend={DELEGATE!r} calls the architecture's eager attention: try it."
         )
     for row in comparison.rows:
         if row.error is None and row.note:

@@ -6,7 +6,7 @@ A variant's whole contract is `GraphFilter.forward(attend, value)`. Here `attend
 
 A filter of tokens leaves attention plain and acts after it, on (B, N, C) as on one head. There
 `attend(x)` is the attention of the tokens to themselves, `softmax(X X^T + mask) x`, with the mask
-of the layer's own attention: padding is excluded, and later tokens in causal models. Masks other
+of the layer's attention: padding is excluded, and later tokens in causal models. Masks other
 than that of padding are ours: the papers have images, and bidirectional models.
 """
 
@@ -149,12 +149,21 @@ def every_value(attend: Attend, value: Tensor) -> Tensor:
     return value if cached is None else one_per_query_head(cached, value)
 
 
-def attend_all(attend: Attend, x: Tensor) -> Tensor:
-    """`A x` of an x that has a row for every key, (B, H, Nk, D).
+def attend_all(attend: Attend, x: Tensor, **changes: Any) -> Tensor:
+    """`A x` of an x that has a row for every key, of the call's A or of one with other inputs.
 
     Not `attend` itself: with a cache its first call is on the values of all keys as they are.
+
+    Args:
+        attend: the call's.
+        x: (B, H, Nk, D).
+        changes: fields of `AttentionInputs`, as `query=`, that differ from those of the call. A
+            filter that passes any has no backend `delegate`, which does not read them.
+
+    Returns:
+        (B, H, Nq, D).
     """
-    return make(attend.name, attend.inputs)(x)
+    return make(attend.name, dataclasses.replace(attend.inputs, **changes))(x)
 
 
 def first_values(attend: Attend) -> FirstValues:
@@ -359,7 +368,7 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
         is_name = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)
         if not is_name or name == "none":
             raise refusal("a variant's name", name, "lower-case letters, digits and _, not 'none'")
-        # Without a decorator of its own, the fields that a class adds would not be fields.
+        # Without the decorator, the fields that a class adds would not be fields.
         if not issubclass(cls, VariantConfig) or "__dataclass_params__" not in vars(cls):
             raise refusal(
                 f"the config of variant {name!r}",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from refusals import refused, untouched
 from tiny import MODELS, inputs
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3ForCausalLM,
@@ -262,6 +262,15 @@ def test_attention_that_stays_plain_is_told(caplog: pytest.LogCaptureFixture) ->
     config = SiglipVisionConfig(**settings, intermediate_size=48, image_size=12, patch_size=4)
     ga.patch_model(SiglipVisionModel(config).eval(), GFSA, check=True)
     assert "SiglipMultiheadAttentionPoolingHead computes attention by itself" in caplog.text
+
+
+def test_what_is_inside_or_around_attention_is_not_out_of_reach() -> None:
+    """As `BertAttention`, which holds `BertSelfAttention`."""
+    model = MODELS["BERT"]()
+    around = model.bert.encoder.layer[0].attention
+    around.self.inner = type("InnerAttention", (nn.Linear,), {})(2, 2)
+    around.beside = type("BesideAttention", (nn.Linear,), {})(2, 2)
+    assert set(find(model).why_plain) == {"BesideAttention"}
 
 
 def test_the_table_is_found_by_the_rule() -> None:

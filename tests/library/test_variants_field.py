@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from cases import attention
+from cases import VARIANT_CASES, attention
 from refusals import refused
-from tensors import error, inputs_of, mask_of, states
+from tensors import built, error, inputs_of, mask_of, states
 from tiny import MODELS, inputs
 from torch import Tensor
 from zoo import batches, models
@@ -18,6 +18,7 @@ from zoo import batches, models
 import hf_graphattn as ga
 from hf_graphattn.backends import AttentionInputs, choose, make
 from hf_graphattn.variants.shaped import uniform
+from hf_graphattn.variants.temperature import log_visible
 
 LEAST = {dtype: torch.finfo(dtype).min for dtype in (torch.float16, torch.float32, torch.float64)}
 
@@ -181,6 +182,48 @@ def sunk(inputs: AttentionInputs, value: Tensor, backend: str, start: float = 0.
     """Its output, with a learned sink of this size."""
     graph_filter = ga.SinkConfig(sink=start).build(4).to(value.dtype)
     return graph_filter(make(backend, inputs), value)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", ["none", "causal", "left", "full", "additive_full"])
+@pytest.mark.parametrize("variant", ["sink", "temperature"])
+def test_every_gradient_of_what_changes_the_softmax(variant: str, kind: str, backend: str) -> None:
+    """That of the fused sink is made by hand."""
+    torch.manual_seed(1)
+    graph_filter = built(VARIANT_CASES[variant], 2).double()
+    mask = mask_of(kind, 2, 4)
+    mask = mask.double() if kind.startswith("additive") else mask
+
+    def run(query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Tensor:
+        return graph_filter(make(backend, inputs_of(query, key, mask, kind == "causal")), value)
+
+    tensors = [x.double().requires_grad_() for x in states(2, 4, width=3)]
+    assert torch.autograd.gradcheck(run, (*tensors, *graph_filter.parameters()))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_a_sink_at_plain_attention_learns_by_its_slope_from_above(backend: str) -> None:
+    query, key, value = (x.double() for x in states(4, 7))
+    inputs = inputs_of(query, key, None, True)
+    graph_filter = ga.SinkConfig().build(4).double()
+    weight = torch.randn(2, 4, 7, 8).double()
+    (graph_filter(make(backend, inputs), value) * weight).sum().backward()
+    step = 1e-6
+    ends = [sunk(inputs, value, backend, start) * weight for start in (0.0, step)]
+    expected = ((ends[1] - ends[0]) / step).sum((0, 2, 3))
+    torch.testing.assert_close(graph_filter.sink.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("hidden", [False, -torch.inf, -1e9, -1e4])
+def test_the_temperature_counts_the_keys_that_a_mask_shows(hidden: float | bool) -> None:
+    """However it hides the others, and whatever it adds to the scores."""
+    seen = MASKS["window"]
+    mask = seen
+    if hidden is not False:
+        mask = 8 * torch.randn(7, 7) + torch.zeros(()).masked_fill(~seen, hidden)
+    inputs = inputs_of(*states(4, 7)[:2], mask.expand(1, 1, 7, 7), False)
+    expected = torch.tensor([1, 2, 3, 3, 3, 3, 3]).log().view(1, 1, 7, 1)
+    torch.testing.assert_close(log_visible(inputs), expected)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])

@@ -88,8 +88,9 @@ def fused(inputs: AttentionInputs, value: Tensor, sink: Tensor) -> Tensor:
     widest = max(width, inputs.query.shape[-1])
     states = (inputs.query, one_per_query_head(inputs.key, inputs.query), value)
     padded = (pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in states)
-    options = {"is_causal": inputs.causal, "scale": inputs.scaling}
-    options["attn_mask"] = None if mask is None else mask.to(dtype)
+    if mask is not None:  # which the kernel takes of four dimensions
+        mask = mask[(None,) * (4 - mask.dim())].to(dtype)
+    options = {"is_causal": inputs.causal, "scale": inputs.scaling, "attn_mask": mask}
     return _Fused.apply(options, sink, *(x.to(dtype) for x in padded))[..., :width]
 
 

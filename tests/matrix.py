@@ -34,7 +34,7 @@ from zoo.easier import REASONS, table
 from zoo.runs import each
 from zoo.settings import SECOND
 
-from hf_graphattn.architectures.find import VERIFIED, find
+from hf_graphattn.architectures import VERIFIED, find
 
 ROWS = Path("runs/matrix.json")
 NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong

@@ -12,7 +12,8 @@ import shown
 from finetune.errors import ToldError
 from finetune.experiments import record
 from finetune.experiments.gather import ArmResult
-from hf_graphattn.variants import registry, variant_configs
+from hf_graphattn.variants import base as registry
+from hf_graphattn.variants import variant_configs
 from tools import figures, picture
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.interface.graph_attn import FILTER, HARMLESS
 from hf_graphattn.model.adapters import active_filter, base_model

@@ -24,15 +24,17 @@ BLACK, GREY = "#000000", "#777777"
 COLOURS = (
     *("#E69F00", "#661100", "#999933", "#0072B2", "#009E73", "#EE99AA", "#56B4E9", "#D55E00"),
     *("#785EF0", "#332288", "#882255", "#CC79A7", "#666633", "#222255", "#663333", "#9C6ADE"),
+    *("#117733", "#DDCC77", "#225555", "#BBCC33", "#AA3377", "#77AADD"),
 )
-# What finetune/arms calls settings of a variant: the variant, a title, a place in the palette.
+# What arms call settings of a variant: the variant, a title, a place in the palette. A gain and
+# degree 1 are variants too; before, arms of these names were of others, and look the same.
 PRESETS = {
     "gain": ("shaped", "gain a head", 12),
     "degree1": ("polynomial", "degree 1", 13),
     "degree2": ("polynomial", "degree 2", 14),
     "twicing": ("polynomial", "Twicing", 15),
 }
-MARKERS = ("v", "p", "<", "s", "^", "X", "P", "D", ">", "h", "*", "d", "8", "H", "1", "2")
+MARKERS = tuple("vp<s^XPD>h*d8H1234+x|_")
 PAIRS = tuple(zip(COLOURS, MARKERS, strict=True))
 
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, path_text
 from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.model.adapters import base_model, original_filter, refuse_adapted

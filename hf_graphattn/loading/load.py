@@ -24,7 +24,7 @@ from hf_graphattn.model.adapters import CONFIG_NAME
 from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION, read_entry
 from hf_graphattn.model.filters import filter_parameters, read_config
 from hf_graphattn.model.parallel import shared_as
-from hf_graphattn.patching.insert import CHECKED
+from hf_graphattn.patching import CHECKED
 from hf_graphattn.patching.patch import patch
 from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, read_filter_tensors, reading
 from hf_graphattn.sharing.save import ASKS, CHECKSUM, checksum

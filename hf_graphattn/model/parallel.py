@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from hf_graphattn.architectures.find import AttentionModule
+from hf_graphattn.architectures import AttentionModule
 from hf_graphattn.errors import refusal
 from hf_graphattn.variants import GraphFilter
 from hf_graphattn.variants.base import refuse_tokens

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import AttentionModule, find
+from hf_graphattn.architectures import AttentionModule, find
 
 from .adapters import active_filter, original_filter
 from .filters import graph_filters, refuse_no_model, refuse_plain

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants.base import finite_number
 

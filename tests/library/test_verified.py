@@ -25,7 +25,7 @@ from zoo.easier import REASONS
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import VERIFIED, find, verified_types
+from hf_graphattn.architectures import VERIFIED, find, verified_types
 
 VERSION = transformers.__version__
 TYPES = verified_types(VERSION)
@@ -89,20 +89,22 @@ def test_a_type_of_each_pattern_of_attention_is_exact(part: int) -> None:
     wrong, chosen = [], _chosen()
     for model_type in chosen[part * len(chosen) // PARTS : (part + 1) * len(chosen) // PARTS]:
         subject = Subject(model_type)
-        assert find(subject.model).is_listed(), (
-            f"{model_type} has other attention: run `make matrix`"
-        )
+        assert find(subject.model).is_listed, f"{model_type} has other attention: run `make matrix`"
         found = ga.check(subject.model, **subject.batches[-1])
         wrong += [] if found.passed else [f"{model_type}: {found}"]
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_model_is_listed_by_its_type_all_its_classes_and_the_version() -> None:
+def test_a_model_is_listed_by_its_type_all_its_classes_and_the_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = MODELS["BERT"]()
-    assert find(model).is_listed()
-    assert not find(model).is_listed("0.0.0")
+    assert find(model).is_listed
+    with monkeypatch.context() as another:
+        another.setattr("importlib.metadata.version", lambda name: "0.0.0")
+        assert not find(model).is_listed
     model.config.model_type = "grounding-dino"  # which gives this class masks of its own kind
-    assert not find(model).is_listed()
+    assert not find(model).is_listed
 
 
 def test_a_listed_model_is_patched_saved_and_loaded_without_a_check(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_a_listed_model_is_patched_saved_and_loaded_without_a_check(tmp_path: Pa
 
 
 def test_a_cross_attention_that_was_not_seen_is_not_listed() -> None:
-    assert not find(MODELS["BERT"](is_decoder=True, add_cross_attention=True)).is_listed()
+    assert not find(MODELS["BERT"](is_decoder=True, add_cross_attention=True)).is_listed
 
 
 def test_a_class_of_someone_else_is_not_listed() -> None:
@@ -122,7 +124,7 @@ def test_a_class_of_someone_else_is_not_listed() -> None:
     own = type("BertSelfAttention", (type(model.bert.encoder.layer[0].attention.self),), {})
     model.bert.encoder.layer[0].attention.self.__class__ = own
     assert own.__module__ != "transformers"
-    assert not find(model).is_listed()
+    assert not find(model).is_listed
 
 
 def test_a_run_replaces_the_part_of_its_own_version_alone(tmp_path: Path) -> None:

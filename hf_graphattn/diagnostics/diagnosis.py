@@ -102,7 +102,7 @@ def save_html(
         notes: sentences above the table.
 
     Raises:
-        GraphAttentionError: matplotlib, seaborn or pandas is not installed.
+        GraphAttentionError: matplotlib or pandas is not installed.
     """
     title = html.escape("Inside " + ", ".join(diagnoses))
     versions = next(iter(diagnoses.values())).versions

@@ -1,4 +1,4 @@
-"""What all figures use: panels, lines with bands, heat maps, in the looks of `palette`.
+"""What all figures use: panels, and lines with bands in the looks of `palette`.
 
 Figures are matplotlib's `Figure` objects, made without pyplot: no window opens, no global state
 changes.
@@ -10,7 +10,7 @@ import importlib
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ WIDTH, HEIGHT = 3.35, 2.1  # of a panel, in inches: a column of a paper is as wi
 TITLE, TEXT, SMALL = 8.0, 7.5, 7.0  # sizes of letters, in points
 LINE = 36  # the most characters of a name in one line of a legend or of a narrow panel's title
 LEGEND, MARK = 64, 8  # characters of a line of a legend; those that a marker takes with its space
-CELLS_WITH_NUMBERS = 8  # a heat map of at most so many layers and heads shows its values
 # Ticks that count layers, depths or heads: whole numbers, also where there is only one.
 WHOLE: dict[str, Any] = {"integer": True, "min_n_ticks": 1, "nbins": 8}
 DPI = 220
@@ -147,11 +146,6 @@ def looks_of(diagnoses: Diagnoses) -> dict[str, Look]:
     return looks(variants)
 
 
-def labelled(diagnoses: Diagnoses) -> Diagnoses:
-    """The same by what figures call each model."""
-    return {look.label: diagnoses[name] for name, look in looks_of(diagnoses).items()}
-
-
 def by_part(diagnoses: Diagnoses, title: str, *kinds: Panel) -> Any:
     """A figure with a panel of each kind for each part, and one legend for all of them."""
     names = list(dict.fromkeys(p.name for d in diagnoses.values() for p in d.parts))
@@ -204,36 +198,3 @@ def _differences(diagnoses: Diagnoses, kind: Panel) -> list[Panel]:
             line(axis, look, (range(len(values)), values - plain, None))
 
     return [replace(kind, y=f"difference to {label}", draw=draw)]
-
-
-def heat_maps(title: str, label: str, maps: Mapping[str, np.ndarray]) -> Any:
-    """A panel for each map, with layers down and heads across, all on one colour scale.
-
-    The scale is centred on 0 if the values have both signs.
-    """
-    rows, heads = (max(values.shape[i] for values in maps.values()) for i in (0, 1))
-    figure, axes = panels(len(maps), title, height=min(2.4, 0.7 + 0.17 * rows))
-    figure.set_figheight(figure.get_figheight() + 0.6)  # for the colour bar
-    every = np.concatenate([values.ravel() for values in maps.values()])
-    every = every[np.isfinite(every)]
-    low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 1.0)
-    signed = low < 0 < high
-    how = {
-        "vmin": low,
-        "vmax": high,
-        "center": 0 if signed else None,
-        "cmap": "RdBu_r" if signed else "cividis",
-        "annot": max(rows, heads) <= CELLS_WITH_NUMBERS,
-        "fmt": ".3g",
-        "annot_kws": {"size": SMALL},
-        "cbar": False,
-    }
-    for axis, (name, values) in zip(axes, maps.items(), strict=True):
-        optional("seaborn").heatmap(values, ax=axis, **how)
-        style(axis, "head", "layer", readable(name))
-        axis.grid(False)
-        axis.set_facecolor("#eeeeee")  # shows where a layer lacks the value
-    bar = figure.colorbar(axes[0].collections[0], ax=axes, location="bottom", aspect=40)
-    bar.set_label(label, fontsize=TEXT)
-    bar.ax.tick_params(labelsize=SMALL)
-    return figure

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .drawing import Draw, Panel, Values, by_part, heat_maps, labelled, line
+from .drawing import Draw, Panel, Values, by_part, line
 from .palette import GREY, PLAIN, Look
-from .result import Diagnoses, Measurements, Part, named_parts
+from .result import Diagnoses, Measurements, Part
 
 FLOOR = 1e-4  # smaller singular values are the rounding error of the direction a norm leaves empty
 
@@ -39,7 +39,7 @@ def figures(diagnoses: Diagnoses) -> dict[str, Any]:
         diagnoses: name -> diagnosis, of one model, or of several that are compared.
 
     Raises:
-        GraphAttentionError: matplotlib or seaborn is not installed.
+        GraphAttentionError: matplotlib is not installed.
     """
     drawn = {name: figure.draw(diagnoses, figure.heading) for name, figure in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -106,21 +106,20 @@ def _draw_energy(diagnoses: Diagnoses, title: str) -> Any:
     return by_part(diagnoses, title, *kinds)
 
 
-def _draw_entropy(diagnoses: Diagnoses, title: str) -> Any:
-    parts = named_parts(labelled(diagnoses))
-    maps = {name: part.by_head["entropy"].mean for name, _, part in parts}
-    return heat_maps(title, "entropy (nats)", maps)
-
-
 def _draw_scalars(diagnoses: Diagnoses, title: str) -> Any:
-    """The learned scalars, and fixed ones that are not the same number everywhere."""
-    maps = {}
-    for model, _, part in named_parts(labelled(diagnoses)):
-        for name, values in part.scalars.items():
-            learned = name in part.learned
-            if learned or len(set(values[np.isfinite(values)])) > 1:
-                maps[f"{model}: {name}{' (learned)' if learned else ''}"] = values
-    return heat_maps(title, "value", maps) if maps else None
+    """A panel for each learned scalar; None if there is none."""
+
+    def draws(name: str) -> Draw:
+        def draw(axis: Any, look: Look, _: Measurements, part: Part) -> None:
+            if name in part.learned:
+                line(axis, look, (range(part.layers), *_spread(part.scalars[name], 1)))
+
+        return draw
+
+    parts = [part for diagnosis in diagnoses.values() for part in diagnosis.parts]
+    names = dict.fromkeys(name for part in parts for name in part.learned)
+    kinds = [Panel("layer", name, draws(name)) for name in names]
+    return by_part(diagnoses, title, *kinds) if kinds else None
 
 
 def _draw_approximation(axis: Any, look: Look, diagnosis: Measurements, part: Part) -> None:
@@ -206,12 +205,12 @@ FIGURES: Mapping[str, Figure] = {
         _panels(Panel("layer", "share of pairs", _by_layer("homophily"))),
     ),
     "attention_entropy": Figure(
-        "Entropy of the attention by layer and head",
+        "Entropy of the attention by layer",
         "No paper's claim: a head of low entropy looks at few tokens.",
-        _draw_entropy,
+        _panels(Panel("layer", "entropy (nats)", _by_layer("entropy"))),
     ),
     "scalars": Figure(
-        "Scalars of the filters by layer and head",
+        "Learned scalars of the filters by layer",
         "A scalar that stayed at its start was not trained, or its learning rate was too low, or "
         "the head is best with plain attention. filter_learning_rate=1e-2 tells which.",
         _draw_scalars,

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     read: dict[str, TokenIds] = {}
     for name, path in paths.items():
         print(f"loading {name} from {path}", file=sys.stderr)
-        model = load_any(path)
+        model: Any = load_any(path)
         if files:
             length = sys.maxsize  # no image is cut
             data = image_batches(model, load_processor(path), files, options.batch_size)

@@ -64,7 +64,7 @@ def single() -> Diagnosis:
 @pytest.fixture(scope="module")
 def html(diagnoses: dict[str, Diagnosis], tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    save_html(diagnoses, path)
+    save_html(diagnoses, path, ["One is <b>plain</b>."])
     return path.read_text(encoding="utf-8")
 
 
@@ -79,11 +79,15 @@ def test_the_page_holds_every_figure_and_nothing_from_elsewhere(
     for figure in FIGURES.values():
         assert figure.heading in words
         assert figure.claim in words
+    assert "One is <b>plain</b>." in words
+    cells = [text for text in Reader(html).words if text.strip()]
+    falls = cells.index("energy falls, p = 2: share of heads and sequences")
+    of_parts = [each.parts[0].by_head["energy_p2_falls"].mean.mean() for each in diagnoses.values()]
+    assert cells[falls + 1 : falls + 3] == [f"{share:.3g}" for share in of_parts]
     for diagnosis in diagnoses.values():
         (part,) = diagnosis.parts
         first, last = part.by_depth["cosine"].mean[[0, -1]]
         assert f"{first:.3g} to {last:.3g}" in words
-        assert f"{part.by_head['energy_p2_falls'].mean.mean():.3g}" in words
         worst = (part.worst_error / (2 * np.array(diagnosis.orders))).max()
         assert f"{worst:.3g}" in words
 

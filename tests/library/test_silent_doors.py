@@ -198,7 +198,6 @@ class Folder:
 INDEX = "model.safetensors.index.json"
 FOLDERS = {
     "format true": Folder(_entry(format=True), ("graph_attn", "'format': 1")),
-    "format 0": Folder(_entry(format=0), ("graph_attn", "'format': 1")),
     "format -5": Folder(_entry(format=-5), ("graph_attn", "'format': 1")),
     "variant a list": Folder(_entry(variant=[]), ("variant is []", "gfsa")),
     "settings null": Folder(_entry(settings=None), ("settings", "None")),
@@ -210,9 +209,6 @@ FOLDERS = {
         _json(INDEX, lambda index: index.pop("weight_map")),
         ("cannot be loaded", "weight_map"),
         True,
-    ),
-    "a weight map of nothing": Folder(
-        _json(INDEX, lambda index: index.update(weight_map=None)), ("cannot be loaded",), True
     ),
     "truncated weights": Folder(_truncate, ("cannot be loaded", "damaged")),
     "a truncated shard of the base": Folder(_truncate_last, ("cannot be loaded", "damaged"), True),
@@ -227,10 +223,6 @@ FOLDERS = {
     "another width": Folder(
         _json("config.json", lambda config: config.update(hidden_size=64)),
         ("cannot be loaded", "mismatch"),
-    ),
-    "a width in words": Folder(
-        _json("config.json", lambda config: config.update(hidden_size="x")),
-        ("cannot be loaded", "hidden_size"),
     ),
     "an adapter beside the model": Folder(
         lambda folder: (folder / "adapter_config.json").write_text("{}") and None,

@@ -206,13 +206,13 @@ FOLDERS: dict[str, BadFolder] = {
     ),
     "misshapen tensor": BadFolder(
         _tensors(lambda tensors: tensors.update({FILTER: torch.zeros(3)})),
-        ("Misshapen", FILTER, "(3,)", "(4,)"),
+        ("misshapen", FILTER),
     ),
     "left-over tensor": BadFolder(
         _tensors(lambda tensors: tensors.update({FILTER[:-3] + "w_9": torch.zeros(4)})),
-        ("Left over", "w_9"),
+        ("left over", "w_9"),
     ),
-    "fewer layers than tensors": BadFolder(_settings(layers=[1]), ("Left over", FILTER)),
+    "fewer layers than tensors": BadFolder(_settings(layers=[1]), ("left over", FILTER)),
     "no weights": BadFolder(
         lambda folder: (folder / "model.safetensors").unlink(), ("safetensors",)
     ),

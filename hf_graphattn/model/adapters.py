@@ -7,7 +7,6 @@ saved with the adapter. `loading.peft` loads adapters.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -55,8 +54,3 @@ def active_filter(graph_filter: Any) -> GraphFilter:
         return original_filter(graph_filter)
     copies, active = graph_filter.modules_to_save, [*graph_filter.active_adapters][:1]
     return copies[active[0]] if active and active[0] in copies else original_filter(graph_filter)
-
-
-def is_adapter_folder(folder: Path) -> bool:
-    """Whether PEFT saved an adapter here."""
-    return (folder / CONFIG_NAME).is_file()

@@ -19,8 +19,7 @@ from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.model.configs import is_marked
 from hf_graphattn.model.filters import graph_filters, is_patched
 from hf_graphattn.model.parallel import refuse_spread
-from hf_graphattn.sharing.methods import attach, detach
-from hf_graphattn.sharing.save import loads_alone
+from hf_graphattn.model.save import attach, detach, loads_alone
 from hf_graphattn.variants import VariantConfig, variant_configs
 
 from . import UNDO, insert_filters, passed, remove_filters

@@ -53,7 +53,7 @@ def test_html_has_the_same_cells() -> None:
             cells.append(data)
 
     Reader().feed(report._repr_html_())
-    expected = [cell for row in report.rows for cell in row.cells() if cell]
+    expected = [cell for row in report.cells for cell in row if cell]
     assert cells[0] == report.title
     assert cells[7:] == expected
 

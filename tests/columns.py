@@ -1,4 +1,4 @@
-"""The columns of docs/architectures.md: what is tried with a tiny model of each type.
+"""The columns of docs/architectures.csv: what is tried with a tiny model of each type.
 
 A column is a function of a `Subject` that gives a `Cell`. A refusal of the library is caught and
 told, and so is any other error, so that no column hides another.

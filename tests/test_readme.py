@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import shown
 
-from finetune.errors import ToldError
+from finetune.errors import UserError
 from finetune.experiments import record
 from finetune.experiments.gather import ArmResult
 from hf_graphattn.variants import registry, variant_configs
@@ -44,7 +44,7 @@ def test_the_commands_of_a_page_are_read_as_they_stand(
     for words in shown.commands(TEXTS[page]):
         shown.read(words)
     for words, told in shown.refused(TEXTS[page]):
-        with pytest.raises(ToldError) as error:
+        with pytest.raises(UserError) as error:
             shown.read(words)
         assert f"error: {error.value}\n" == told
 

@@ -8,25 +8,19 @@ have the words of a sentence in ``tokens``, and in ``tags`` ``O``, ``B-PER`` or 
 
 import random
 import sys
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
+import transformers
 from datasets import Dataset
-from transformers import (
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    DataCollatorForTokenClassification,
-    Trainer,
-    TrainingArguments,
-)
 
 import hf_graphattn as ga
 
 MODEL = Path(__file__).parents[1] / "finetune" / "demo" / "bert"
 SENTENCES = ("The PER works in LOC .", "In LOC we met PER .", "PER left LOC and called PER .")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-tokenizer = AutoTokenizer.from_pretrained(MODEL)
+tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
 
 
 def made(count: int = 1200) -> Dataset:
@@ -41,13 +35,11 @@ def made(count: int = 1200) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def encode(row: dict[str, Any]) -> dict[str, Any]:
+def encode(row: dict) -> dict:
     """The label of a word is that of its first piece; -100 is none."""
     encoded = tokenizer(row["tokens"], is_split_into_words=True, truncation=True)
-    labels, seen = [], {None}
-    for word in encoded.word_ids():
-        labels.append(-100 if word in seen else LABELS.index(row["tags"][word]))
-        seen.add(word)
+    pairs = pairwise([None, *encoded.word_ids()])
+    labels = [-100 if x in (None, y) else LABELS.index(row["tags"][x]) for y, x in pairs]
     return {**encoded, "labels": labels}
 
 
@@ -62,7 +54,7 @@ def spans(tags: list[str]) -> set[tuple[int, int, str]]:
     return entities
 
 
-def metrics(output: Any) -> dict[str, float]:
+def metrics(output) -> dict[str, float]:
     counts = [0, 0, 0]
     for guesses, labels in zip(output.predictions.argmax(-1), output.label_ids, strict=True):
         one, two = (spans([LABELS[i] for i in x[labels != -100]]) for x in (guesses, labels))
@@ -72,14 +64,14 @@ def metrics(output: Any) -> dict[str, float]:
 
 def main(steps: int = 180) -> None:
     splits = made().map(encode, remove_columns=["tokens", "tags"]).train_test_split(0.2, seed=0)
-    model = AutoModelForTokenClassification.from_pretrained(MODEL, num_labels=len(LABELS))
-    ga.patch_model(model, ga.GFSAConfig(order=3))
+    auto_class = transformers.AutoModelForTokenClassification
+    model = ga.patch_model(auto_class.from_pretrained(MODEL, num_labels=5), ga.GFSAConfig(order=3))
     groups = ga.optimizer_groups(model, 1e-3, weight_decay=0.01, filter_learning_rate=1e-2)
     options = {"max_steps": steps, "per_device_train_batch_size": 16, "save_strategy": "no"}
-    trainer = Trainer(
+    trainer = transformers.Trainer(
         model,
-        TrainingArguments("runs/token-classification", report_to="none", **options),
-        DataCollatorForTokenClassification(tokenizer),
+        transformers.TrainingArguments("runs/token-classification", report_to="none", **options),
+        transformers.DataCollatorForTokenClassification(tokenizer),
         splits["train"],
         splits["test"],
         compute_metrics=metrics,

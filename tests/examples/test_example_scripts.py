@@ -19,7 +19,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"timm_vit.py": "timm"}
 FLAGS = {
     "graph_regression.py": ["--graphs", "40", "--steps", "3", "--seeds", "2"],
-    "question_answering.py": ["3"],
+    "question_answering.py": ["1", "60"],
     "token_classification.py": ["3"],
 }
 LONG = ("graph_regression.py", "laplacian_eigenmaps.py")  # whose parts are tested below

@@ -67,7 +67,8 @@ def finish(trainer: Trainer, processor: Any, measured: dict[str, Any]) -> dict[s
         save_model(trainer, processor, folder)
     moved = filter_statistics(accelerator.unwrap_model(trainer.model), trainer.first_scalars)
     rate, most = trainer.filter_learning_rate, moved["filter_max_moved"]
-    if not settings.train.do_eval_only and None not in (rate, most) and most < HARDLY:
+    is_still = rate is not None and most is not None and most < HARDLY
+    if is_still and not settings.train.do_eval_only:
         logger.warning(
             f"The filters' scalars moved by less than {HARDLY:g} at a learning rate of {rate:g}: "
             "the attention is nearly what it was before training. Raise --filter_learning_rate, "

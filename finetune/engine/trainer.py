@@ -241,13 +241,13 @@ class Trainer:
 
     def _load_best(self) -> None:
         """The best evaluation's weights, if they are kept and were not the last one's."""
-        best = self.progress.best_name
-        is_earlier = best is not None and best != checkpoints.name_of(self.progress.step)
-        if is_earlier:
+        best, is_evaluated = self.progress.best_name, self.eval_seconds > 0
+        if best is not None and best != checkpoints.name_of(self.progress.step):
             path = checkpoints.find(str(self.folder / best), self.folder)
             checkpoints.restore(self.accelerator, path)
             logger.info(f"best evaluation: {best}; its weights are tested and saved")
-        if is_earlier or not self.eval_seconds:
+            is_evaluated = False
+        if not is_evaluated:
             self.evaluate()  # so that the predictions are of the weights that are saved
 
     def _summed(self, *values: float) -> list[float]:

@@ -64,7 +64,9 @@ def load_config(
         config = untrained_config(arguments, vocab_size=len(tokenizer), **tokens)
     if len(tokenizer) > config.vocab_size:
         name, most = arguments.tokenizer_name, config.vocab_size
-        allowed = f"at most {most} tokens, as many as {arguments.source} has, not {len(tokenizer)}"
+        allowed = (
+            f"a tokenizer of at most {most} tokens, as {arguments.source}; it has {len(tokenizer)}"
+        )
         raise refusal("tokenizer_name", name, allowed, "Choose the model's own tokenizer.")
     return config
 

@@ -106,7 +106,9 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
     elif arguments.model_type is not None and arguments.model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[arguments.model_type]()
     else:
-        allowed = f"one of transformers' {len(CONFIG_MAPPING.keys())} types, such as gpt2"
+        allowed = (
+            f"a type that transformers has, such as gpt2 ({len(CONFIG_MAPPING.keys())} of them)"
+        )
         raise refusal("model_type", arguments.model_type, allowed, "Or give config_name.")
     if getattr(config, "graph_attn", None) is not None:
         allowed = f"a plain one; this one is patched with {config.graph_attn.get('variant')}"
@@ -128,7 +130,7 @@ def _override(config: PreTrainedConfig, overrides: str) -> None:
             else:
                 config.update_from_string(change)
     except (ValueError, TypeError, StrictDataclassError) as error:
-        allowed = "name=value, separated by commas, of the configuration"
+        allowed = "name=value, parted by commas, of the configuration"
         raise refusal("config_overrides", overrides, allowed, reason(error)) from error
 
 

@@ -127,7 +127,8 @@ def load_speech_model(
             head: Any = model.get_submodule(name)
             head.reset_parameters()
     if arguments.freeze_feature_encoder:
-        model.freeze_feature_encoder()
+        speech_model: Any = model
+        speech_model.freeze_feature_encoder()
     return model
 
 

@@ -196,9 +196,7 @@ def test_a_launch_for_gpus_is_refused_without_them(
     )
     monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
     asked = "FSDP" if launched else "several processes"
-    with pytest.raises(
-        ValueError, match=rf"the launch is '{asked}'; .* on cpu, .*--multi_gpu --num"
-    ):
+    with pytest.raises(ValueError, match=rf"the launch is '{asked}'; .* on cpu.*--multi_gpu --num"):
         launch.make_accelerator(TrainArguments(output_dir="out"))
 
 

@@ -86,13 +86,15 @@ def near(name: str) -> str:
 
 
 def _alike(given: str, names: Sequence[str]) -> list[str]:
-    """The names that have all words of the given one, as num_train_epochs has epochs.
+    """The few names that have all words of the given one, as num_train_epochs has epochs.
 
-    Where there are none, or more than a few, those spelt like it.
+    Of many those that begin with it; where there are none, those spelt like it.
     """
     words = set(given.lower().replace("-", "_").split("_"))
     having = [name for name in names if words <= set(name.lower().split("_"))]
-    return having if 0 < len(having) <= FEW else difflib.get_close_matches(given, names)
+    if len(having) > FEW:
+        having = [name for name in having if name.startswith(given.lower())][:FEW]
+    return having or difflib.get_close_matches(given, names)
 
 
 def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:

@@ -36,7 +36,7 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "finetune/demo": (150, "what `make demo` runs"),
     "finetune/engine": (1440, "one run: the loop, exact checkpoints, results, pushing"),
     "finetune/experiments": (2650, "grids, sweeps, searches, clusters, statistics, reports"),
-    "finetune/models": (510, "tokenizers, models, and what of them is trained"),
+    "finetune/models": (520, "tokenizers, models, and what of them is trained"),
     "finetune/objectives": (370, "a file an objective"),
     "finetune/settings": (1250, "flags, recipes and the variants' own flags"),
     "finetune/studies": (500, "the studies of docs/evidence.md, and the page"),

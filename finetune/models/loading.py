@@ -50,9 +50,14 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         found = kind.from_pretrained(name, **where, **options)
     except (OSError, ValueError) as error:
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
-        raise refusal(flag, name, allowed, f"{near(name or '')}{reason(error)}") from error
+        remedy = f"{near(name or '')}{reason(error)}"
+        if "trust_remote_code" in str(error):
+            remedy = (
+                "It brings code of its own, which --trust_remote_code runs for the model alone."
+            )
+        raise refusal(flag, name, allowed, remedy) from error
     if isinstance(found, PreTrainedTokenizerBase) and is_made_up(found):
-        allowed = "with a tokenizer: of a missing one transformers makes one without a vocabulary"
+        allowed = "with a tokenizer, instead of which transformers makes one without a vocabulary"
         raise refusal(flag, name, allowed, f"{SAVE_ONE} Or name it: --tokenizer_name.")
     return found
 

@@ -41,7 +41,7 @@ def load(path: Path, task: tasks.Task, *flags: str) -> tuple[PreTrainedModel, li
 def test_a_tokenizer_that_transformers_makes_up_is_refused(tmp_path: Path, kind: str) -> None:
     """Some have special tokens alone, some a blank and an unknown one beside: no words in any."""
     AutoConfig.for_model(kind).save_pretrained(tmp_path)
-    refused = r"with a tokenizer: of a missing one .*save_pretrained.*--tokenizer_name"
+    refused = r"with a tokenizer, instead of which .*save_pretrained.*--tokenizer_name"
     with pytest.raises(ValueError, match=refused):
         loading.load_tokenizer(settings(tmp_path).model)
 

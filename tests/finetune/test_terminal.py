@@ -47,6 +47,7 @@ def test_bars_are_one_in_another_with_the_log_above(screen: io.StringIO) -> None
     with terminal.bar("Training", 2) as advance:
         advance("Training, loss 1.0")
         assert list(terminal.track([1, 2], "Evaluating")) == [1, 2]
+        assert terminal.BARS.live.is_started
         terminal.BARS.refresh()
         logging.getLogger("finetune").warning("a [line] that is much longer than the terminal " * 3)
     text = screen.getvalue()

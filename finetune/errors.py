@@ -19,7 +19,7 @@ from hf_graphattn.shell.main import until_unread
 
 DEBUG = "--debug"  # the flag that shows where an error comes from
 WRONG, INTERRUPTED = 2, 130  # exit codes
-ERROR = "error: "  # how the line begins that tells an error
+ERROR = "error: "  # the line of an error begins so
 STOPPED = (
     "Stopped. Where it had saved checkpoints (--checkpointing_steps) the same command goes on from "
     "the last one with --resume_from_checkpoint last."
@@ -28,23 +28,23 @@ INSTALL = (
     "The scripts need it: pip install -e '.[finetune]' in their repository, or start them with the "
     "Python that has it."
 )
-FEW = 4  # names that a question has
-FIRST_WORD = 10.0  # seconds in which the first of several processes has told an error and ended
+FEW = 4  # names in a question
+FIRST = 10.0  # seconds: the launcher ends the other processes once the first has ended
 
 
-class ToldError(Exception):
+class UserError(Exception):
     """An error whose message is for the person who asked, and says all that there is to say."""
 
 
-class Refused(ToldError, ValueError):
+class Refused(UserError, ValueError):
     """What was asked for cannot be done; the message is for the person who asked."""
 
 
-class DivergedError(ToldError, RuntimeError):
+class DivergedError(UserError, RuntimeError):
     """The loss, the weights or the model's outputs became NaN or infinite."""
 
 
-class MissingError(ToldError, ImportError):
+class MissingError(UserError, ImportError):
     """A package or a system is needed that is not here."""
 
 
@@ -66,7 +66,7 @@ def diverged_logits() -> DivergedError:
 
 
 def meant(given: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
-    """A question after the known names that look like those given, or what is said otherwise.
+    """A question with the known names that look like those given, or else ``otherwise``.
 
     ``sign`` is put before each name.
     """
@@ -76,64 +76,54 @@ def meant(given: Iterable[str], known: Iterable[str], otherwise: str = "", sign:
 
 
 def near(name: str) -> str:
-    """What to say of a name that nothing was found by, if it looks like a path from here."""
+    """A question with the names like that of a path which is not there; empty if there are none."""
     path = Path(name)
-    folder, leaf = path.parent, path.name
     try:
-        if path.exists() or not folder.is_dir():
-            return ""
-        question = meant([leaf], [each.name for each in folder.iterdir()])
-    except OSError:  # a folder that may not be read, a name that none can have
+        question = meant([path.name], [] if path.exists() else os.listdir(path.parent))
+    except OSError:  # no such folder, one that may not be read, a name that none can have
         return ""
-    if len(path.parts) == 1:  # any name of a repository could be that of a folder here
-        return f"As a folder it is not here. {question} " if question else ""
-    said = f"The folder {folder} is here, and has no {leaf}. "
-    return f"{said}{question} " if question else said
+    return f"{question} " if question else ""
 
 
 def _alike(given: str, names: Sequence[str]) -> list[str]:
-    """The few names that the given one is a part of, word by word: epochs of num_train_epochs.
+    """The few names that have all words of the given one, as num_train_epochs has epochs.
 
-    Of more than a few those that begin so. Where it is a part of none, those spelt like it.
+    Of many those that begin with it; where there are none, those spelt like it.
     """
     words = set(given.lower().replace("-", "_").split("_"))
-    found = [name for name in names if words <= set(name.lower().split("_"))]
-    if len(found) > FEW:
-        found = [name for name in found if name.lower().startswith(given.lower())][:FEW]
-    return found or difflib.get_close_matches(given, names)
+    having = [name for name in names if words <= set(name.lower().split("_"))]
+    if len(having) > FEW:
+        having = [name for name in having if name.startswith(given.lower())][:FEW]
+    return having or difflib.get_close_matches(given, names)
 
 
 def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
     """Call a script's main and end the process; what it returns is the exit code if it is an int.
 
-    An error for the person who asked is one line and exit code 2; `DEBUG` among the flags shows its
-    traceback too. Of several processes the first tells it, and the others what it does not know of.
-    Any other error is a defect, and keeps its traceback.
+    An error for people is one line and exit code 2; `DEBUG` among the flags prints its traceback
+    too. Of several processes the first prints it, and the others what it does not know of. Any
+    other error is a defect, and keeps its traceback.
     """
     with until_unread():
-        sys.exit(_carried_out(main, stopped))
-
-
-def _carried_out(main: Callable[[], object], stopped: str) -> int:
-    try:
-        found = main()
-    except KeyboardInterrupt:
-        _tell(stopped)
-        return INTERRUPTED
-    except Exception as error:
-        if package := _not_installed(error):
-            error = MissingError(f"{package} is not installed here. {INSTALL}")
-        if not isinstance(error, _told()):
-            raise
-        if DEBUG in sys.argv:
-            traceback.print_exc()
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(FIRST_WORD)  # the launcher ends this process once the first has ended
-        # torch begins the message with the traceback of a process that reads rows for this one.
-        name = f"{type(error).__module__}.{type(error).__qualname__}: "
-        _tell(ERROR + str(error).rpartition(name)[2])
-        return WRONG
-    return found if isinstance(found, int) else 0
+        try:
+            result = main()
+        except KeyboardInterrupt:
+            _print_line(stopped)
+            sys.exit(INTERRUPTED)
+        except Exception as error:
+            if package := _not_installed(error):
+                error = MissingError(f"{package} is not installed here. {INSTALL}")
+            if not _is_for_people(error):
+                raise
+            if DEBUG in sys.argv:
+                traceback.print_exc()
+            if os.environ.get("RANK", "0") != "0":
+                time.sleep(FIRST)
+            # torch puts the traceback of a process that reads rows for this one before the message.
+            name = f"{type(error).__module__}.{type(error).__qualname__}: "
+            _print_line(ERROR + str(error).rpartition(name)[2])
+            sys.exit(WRONG)
+        sys.exit(result if isinstance(result, int) else 0)
 
 
 def _not_installed(error: BaseException | None) -> str | None:
@@ -146,13 +136,13 @@ def _not_installed(error: BaseException | None) -> str | None:
     return None
 
 
-def _told() -> tuple[type[Exception], ...]:
+def _is_for_people(error: Exception) -> bool:
     # Imported for an error alone: a package's first import takes a moment.
     from hf_graphattn.errors import GraphAttentionError
     from tasks.refusals import TaskError
 
-    return ToldError, GraphAttentionError, TaskError
+    return isinstance(error, UserError | GraphAttentionError | TaskError)
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     print(" ".join(line.strip() for line in text.splitlines()), file=sys.stderr, flush=True)

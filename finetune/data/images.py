@@ -28,7 +28,7 @@ from finetune.data.wording import Words, reason, refusal
 from finetune.errors import Refused
 from finetune.settings.images import ImageDataArguments
 from finetune.settings.training import TrainArguments
-from finetune.terminal import tqdm
+from finetune.terminal import track
 from tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def checked(name: str, rows: Dataset, mode: str) -> str:
     start = 0
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         chunks = math.ceil(len(rows) / CHUNK)
-        for chunk in tqdm(rows.iter(CHUNK), desc=f"Checking {name}", total=chunks, leave=False):
+        for chunk in track(rows.iter(CHUNK), f"Checking {name}", chunks):
             looked = list(pool.map(_looked_at, chunk["image"]))
             for i, (digest, found) in enumerate(looked):
                 if isinstance(found, Exception) or found in DEEP:

@@ -30,7 +30,7 @@ from finetune.data.orders import Drawn
 from finetune.data.rows import needed_splits
 from finetune.data.wording import reason, refusal
 from finetune.errors import Refused
-from finetune.terminal import tqdm
+from finetune.terminal import track
 from tasks import Task
 
 DIGITS = 16
@@ -262,7 +262,7 @@ def opened(files: Sequence[str], features: Features | None = None) -> Streamed:
     Raises ``Refused`` for a file that is not parquet or cannot be reached.
     """
     with ThreadPoolExecutor(READERS) as pool:
-        found = list(tqdm(pool.map(_file, files), "Reading parquet footers", len(files), False))
+        found = list(track(pool.map(_file, files), "Reading parquet footers", len(files)))
     groups = [
         Group(file, number, rows)
         for file in found

@@ -1,13 +1,13 @@
 """The main job on a small scale, with no network: `make demo`.
 
 Fine-tunes the shipped checkpoints and prints one table: a BERT on sentences, plainly and with every
-arm of finetune/arms/fine-tuning.yaml; then a GPT-2 on text, a T5 on code and a wav2vec 2.0 on Morse
-code briefly, and from nothing a ViT on images, plainly and with GFSA. All runs of a script have the
-recipe beside this file; only the filter's flags differ.
+arm of finetune/arms/fine-tuning.yaml; then a GPT-2 on text, a wav2vec 2.0 on Morse code, and from
+nothing a ViT on images, plainly and with GFSA. All runs of a script have the recipe beside this
+file; only the filter's flags differ.
 
 The first run is started with `accelerate launch`, as you would start yours. The others call the
-same script's `main` in worker processes, one for each core, with one thread each. So torch is
-imported and the text is read once a worker, not once a run, and no threads wait for one another.
+same script's `main` in worker processes with one thread each: torch is imported and the text is
+read once a worker, not once a run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import importlib
 import itertools
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -36,11 +34,15 @@ from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = ("glue", "lm", "code_classification", "image_classification", "speech_recognition")
-BRIEFLY = (NO_VARIANT, "gfsa")  # what is shown of the families after the first
+ARMS = ROOT / "finetune" / "arms" / "fine-tuning.yaml"
+FAMILIES = ("glue", "lm", "image_classification", "speech_recognition")
+IN_EVERY_FAMILY = (NO_VARIANT, "gfsa")  # the first family has every arm
 MOST_WORKERS = 4  # each takes a gigabyte of memory
+LAUNCH = (
+    "accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no "
+    "--dynamo_backend no --num_cpu_threads_per_process 1"
+)
 
-# What the arms of finetune/arms/fine-tuning.yaml are called; others go by their names.
 TITLES = {
     NO_VARIANT: "plain attention",
     "gain": "a gain a head, from 1",
@@ -50,167 +52,149 @@ TITLES = {
     "plat": "p-LaT, p learned from 2",
     "polynomial": "degree 2, learned from A",
 }
-CAPTION = (
-    "Every filter starts as plain attention and learns from there. One seed shows that they all "
-    "train, not which is better. The small T5 stays at chance, 0.5, in so few steps."
-)
-
 FIRST = """\
 {runs} runs, {workers} at a time. The first is this command; the others call a script's main() with
-the words that such a command would have:
+the arguments that such a command would have:
 
   {command}
 
-What a run says is in log.txt in its folder below runs/demo. Finished, after so many seconds:
+Each run writes what it prints to log.txt in its folder below runs/demo. Finished, after seconds:
 """
+CAPTION = (
+    "Every filter starts as plain attention and learns from there. One seed each: the table shows "
+    "that all of them train, not which is better."
+)
 NEXT = """
-One seed shows little: differences of a few hundredths are chance. Next, a task of yours,
-and the same comparison with several seeds and a verdict (README.md has more):
+To compare filters, take a task of yours and several seeds (README.md has more):
 
-  accelerate launch finetune/glue.py --task_name cola --variant gfsa \\
-      --model_name_or_path bert-base-uncased --output_dir runs/cola
   python finetune/compare.py --script finetune/glue.py --task_name cola --seeds 8 \\
       --model_name_or_path bert-base-uncased --arms finetune/arms/fine-tuning.yaml \\
       --output_dir runs/compare-cola"""
 
 
 @dataclass(frozen=True)
-class Run:
-    """A row of the table.
+class Row:
+    """A run, and its row of the table.
 
     Attributes:
         family: the name of the script, of its recipe, and of its tasks' family.
-        title: what the table calls its attention.
+        arm: the name of its attention in `ARMS`.
         flags: of its filter.
     """
 
     family: str
-    title: str
+    arm: str
     flags: dict[str, Any]
 
     @property
     def folder(self) -> Path:
         """Where its results, its model and its log go, below the repository's root."""
-        words = re.findall(r"\w+", self.title.lower())
-        return Path("runs", "demo", "-".join([self.family, *words]))
+        return Path("runs", "demo", f"{self.family}-{self.arm}")
 
     @property
     def log(self) -> Path:
-        """What the run says; the folder is made."""
+        """The file of what the run prints; its folder is made."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / "log.txt"
 
     @property
-    def words(self) -> list[str]:
-        """What follows the script's name on the command line."""
+    def arguments(self) -> list[str]:
+        """The arguments of the script."""
         recipe = f"finetune/demo/{self.family}.yaml"
-        # What another version of this table left there is replaced.
-        where = {"output_dir": str(self.folder), "overwrite_output_dir": True}
-        return recipes.words({"recipe": recipe, **self.flags, **where})
+        output = {"output_dir": str(self.folder), "overwrite_output_dir": True}
+        return recipes.words({"recipe": recipe, **self.flags, **output})
 
     @property
     def command(self) -> list[str]:
-        """What starts it through the launcher, on one thread."""
-        launch = "accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no"
-        one_thread = "--dynamo_backend no --num_cpu_threads_per_process 1"
-        return [*launch.split(), *one_thread.split(), f"finetune/{self.family}.py", *self.words]
+        """The command that starts it through the launcher, on one thread."""
+        return [*LAUNCH.split(), f"finetune/{self.family}.py", *self.arguments]
+
+    def results(self) -> dict[str, Any]:
+        """The run's `all_results.json`."""
+        values: dict[str, Any] = json.loads((self.folder / "all_results.json").read_text("utf-8"))
+        return values
 
 
-def planned() -> list[Run]:
-    """The rows: every arm with the first script, and a few with the others."""
-    attentions = list(shown_attentions())
+def planned() -> list[Row]:
+    """Every arm with the first script, and two with the others."""
+    arms = recipes.load("arms", str(ARMS), "name: {flag: value}")
     return [
-        Run(family, title, flags)
+        Row(family, arm, {"variant": arm, **flags})
         for family in FAMILIES
-        for title, flags in attentions
-        if family == FAMILIES[0] or flags["variant"] in BRIEFLY
+        for arm, flags in arms.items()
+        if family == FAMILIES[0] or arm in IN_EVERY_FAMILY
     ]
 
 
-def shown_attentions() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Titles and flags: the arms of fine-tuning.yaml."""
-    path = ROOT / "finetune" / "arms" / "fine-tuning.yaml"
-    for arm, flags in recipes.load("arms", str(path), "name: {flag: value}").items():
-        yield TITLES.get(arm, arm), {"variant": arm, **flags}
-
-
-def launch(run: Run) -> None:
-    """Start a run as a person would, through the launcher."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", *run.command[2:]]
-    with run.log.open("w") as log:
+def launch(row: Row) -> None:
+    """Start a run through the launcher."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", *row.command[2:]]
+    with row.log.open("w") as log:
         subprocess.run(command, stdout=log, stderr=log, check=True)
 
 
-def call(run: Run) -> None:
-    """Run the script's `main` in this process, a worker; what it says goes to the run's log."""
-    with run.log.open("w") as log:
+def call(row: Row) -> None:
+    """Call the script's `main` in this process, a worker; its output goes to the run's log."""
+    with row.log.open("w") as log:
         for stream in (1, 2):  # standard output and standard error
             os.dup2(log.fileno(), stream)
-    importlib.import_module(f"finetune.{run.family}").main(run.words)
+    importlib.import_module(f"finetune.{row.family}").main(row.arguments)
 
 
-def execute(runs: list[Run], pool: Executor, console: Console) -> None:
-    """Run all of them, and say how far they are; one that fails ends the others too."""
+def execute(rows: list[Row], pool: Executor, console: Console) -> None:
+    """Do all runs; one that fails ends the others too."""
     begin = time.monotonic()
-    jobs = {pool.submit(launch if run is runs[0] else call, run): run for run in runs}
+    jobs = {pool.submit(launch if row is rows[0] else call, row): row for row in rows}
     try:
         with Progress(console=console, transient=True) as progress:
-            for job in progress.track(as_completed(jobs), len(runs), description="runs"):
+            for job in progress.track(as_completed(jobs), len(rows), description="runs"):
+                row = jobs[job]
                 if error := job.exception():
-                    error.add_note(f"{jobs[job].title}, {jobs[job].family}: see {jobs[job].log}.")
+                    error.add_note(f"{row.family}, {row.arm}: see {row.log}.")
                     raise error
-                seconds, run = time.monotonic() - begin, jobs[job]
-                progress.console.print(f"{seconds:4.0f} s  {run.family}: {run.title}")
+                seconds = time.monotonic() - begin
+                progress.console.print(f"{seconds:4.0f} s  {row.family}: {TITLES[row.arm]}")
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def cores() -> int:
-    """How many this process may use."""
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-
-
-def results(run: Run) -> dict[str, Any]:
-    """What the run left in `all_results.json`."""
-    found: dict[str, Any] = json.loads((run.folder / "all_results.json").read_text("utf-8"))
-    return found
-
-
-def table(rows: list[tuple[Run, dict[str, Any]]]) -> Table:
-    """A section for each script, which names its main metric, and in it a row for each run."""
-    shown = Table("attention", title="Small models, one seed each")
-    shown.caption = CAPTION
-    for heading in ("value", "scalars\nadded", "seconds\na step"):
-        shown.add_column(heading, justify="right")
-    for family, section in itertools.groupby(rows, lambda row: row[0].family):
-        for index, (run, found) in enumerate(section):
-            metric = found["best"]["metric"].removeprefix("eval_")
+def table(rows: list[tuple[Row, dict[str, Any]]]) -> Table:
+    """A section for each script, with its main metric, and in it a row for each run."""
+    columns = ("value", "scalars\nadded", "seconds\na step")
+    made = Table("attention", title="Small models, one seed each", caption=CAPTION)
+    for heading in columns:
+        made.add_column(heading, justify="right")
+    for family, section in itertools.groupby(rows, lambda pair: pair[0].family):
+        for index, (row, results) in enumerate(section):
+            key = results["best"]["metric"]
             if index == 0:
-                better = "↑" if found["greater_is_better"][f"eval_{metric}"] else "↓"
-                shown.add_section()
-                shown.add_row(f"[bold]{family}.py: {metric.replace('_', ' ')} {better}")
-            shown.add_row(
-                f"  {run.title}",
-                f"{found[f'eval_{metric}']:.3f}",
-                str(found["filter_scalars"]),
-                f"{found['seconds_per_step']:.3f}",
+                arrow = "↑" if results["greater_is_better"][key] else "↓"
+                metric = key.removeprefix("eval_").replace("_", " ")
+                made.add_section()
+                made.add_row(f"[bold]{family}.py: {metric} {arrow}")
+            made.add_row(
+                f"  {TITLES[row.arm]}",
+                f"{results[key]:.3f}",
+                str(results["filter_scalars"]),
+                f"{results['seconds_per_step']:.3f}",
             )
-    return shown
+    return made
 
 
 def main() -> None:
-    """Run every row, then print the table and what to do next."""
+    """Do every run, then print the table and what to do next."""
     os.chdir(ROOT)
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}  # the workers inherit them
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    console, runs = Console(highlight=False), planned()
-    workers, command = min(cores(), MOST_WORKERS, len(runs)), shlex.join(runs[0].command)
-    first = FIRST.format(runs=len(runs), workers=workers, command=command)
+    console, rows = Console(highlight=False), planned()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = min(cores or 1, MOST_WORKERS)
+    command = shlex.join(rows[0].command)
+    first = FIRST.format(runs=len(rows), workers=workers, command=command)
     console.print(first, soft_wrap=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        execute(runs, pool, console)
-    console.print(table([(run, results(run)) for run in runs]))
+        execute(rows, pool, console)
+    console.print(table([(row, row.results()) for row in rows]))
     console.print(NEXT, soft_wrap=True)
 
 

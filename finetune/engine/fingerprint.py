@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from finetune.settings.schema import Settings
 
 DIGITS = 16
 CHUNK = 1000  # rows hashed at a time
-MODEL = "model configuration"
+# The versions that wrote a model's configuration, and the folder that it was read from.
+NO_CONTENT = ("_name_or_path", "transformers_version")
 
 
 def fingerprint(
@@ -31,17 +32,19 @@ def fingerprint(
     ``data`` are the data sets by the name of their use; of each its rows are hashed.
     """
     paths = settings.paths()
-    found = {
-        name: _from_everywhere(value) if name in paths else value
+    values = {
+        name: _absolute(value) if name in paths else value
         for name, value in settings.deciding().items()
     }
-    found |= {f"{name} data": data_digest(dataset) for name, dataset in data.items()}
-    found |= {
-        MODEL: _config_digest(_without_versions(model_config.to_dict())),
-        "processes": accelerator.num_processes,
-        "mixed_precision": accelerator.mixed_precision,
-    }
-    return _plain(found)
+    values |= {f"{name} data": data_digest(dataset) for name, dataset in data.items()}
+    return _plain(
+        values
+        | {
+            "model configuration": _config_digest(model_config.to_dict()),
+            "processes": accelerator.num_processes,
+            "mixed_precision": accelerator.mixed_precision,
+        }
+    )
 
 
 def differences(
@@ -49,14 +52,13 @@ def differences(
 ) -> list[str]:
     """One line ``name: before -> now`` for each value that differs.
 
-    ``defaults`` are what flags were that the earlier version did not have.
+    ``defaults`` are the values of flags that the earlier version did not have.
     """
     known = {name: value for name, value in _plain(defaults or {}).items() if name in now}
     before = {**known, **before}
-    names = [*before, *(name for name in now if name not in before)]
     return [
         f"{name}: {before.get(name)!r} -> {now.get(name)!r}"
-        for name in names
+        for name in {**before, **now}
         if before.get(name) != now.get(name)
     ]
 
@@ -64,20 +66,20 @@ def differences(
 def faults(
     wrote: Mapping[str, Any], asked: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> list[str]:
-    """How the settings of a run that is there differ from those asked for, (then -> now).
+    """The differences between an earlier run's settings and those of a new one, (then -> now).
 
-    Settings that only one of the two knows are left out: they came with another version.
+    Settings that only one of the two has are left out: they came with another version.
 
     Args:
-        wrote: what the run wrote.
-        asked: the settings that decide a run's numbers.
+        wrote: the results of the earlier run.
+        asked: the settings that decide the new run's numbers.
         defaults: of flags that an earlier version may have lacked.
     """
-    found = {**_plain(defaults), **wrote["settings"]}
-    now = {name: value for name, value in _plain(asked).items() if name in found}
+    before = {**_plain(defaults), **wrote["settings"]}
+    now = {name: value for name, value in _plain(asked).items() if name in before}
     if wrote.get("filter_scalars") and FILTER_RATE in now and now[FILTER_RATE] is None:
         now[FILTER_RATE] = DEFAULT_FILTER_RATE  # as results have it where no flag is given
-    return differences({name: found[name] for name in now}, now)
+    return differences({name: before[name] for name in now}, now)
 
 
 def data_digest(dataset: Any) -> str:
@@ -104,7 +106,7 @@ def _rows(dataset: Any) -> Iterator[bytes]:
             yield np.asarray(value).tobytes()
 
 
-def _digest(parts: Any) -> str:
+def _digest(parts: Iterable[bytes]) -> str:
     total = hashlib.sha256()
     for part in parts:
         total.update(part)
@@ -112,25 +114,17 @@ def _digest(parts: Any) -> str:
 
 
 def _config_digest(config: Mapping[str, Any]) -> str:
-    kept = {name: value for name, value in config.items() if name != "_name_or_path"}
-    if kept.get("graph_attn"):
-        kept["attn_implementation"] = "graph_attn"  # whatever the function is called by now
-    return _digest([json.dumps(kept, sort_keys=True, default=str).encode()])
+    content = {name: value for name, value in config.items() if name not in NO_CONTENT}
+    if filters := content.get("graph_attn"):
+        content["graph_attn"] = {n: filters[n] for n in filters if n != "hf_graphattn"}
+        content["attn_implementation"] = "graph_attn"  # the name of its function may change
+    return _digest([json.dumps(content, sort_keys=True, default=str).encode()])
 
 
-def _without_versions(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's configuration without the versions that wrote it."""
-    kept = {name: value for name, value in config.items() if name != "transformers_version"}
-    if kept.get("graph_attn"):
-        own = kept["graph_attn"]
-        kept["graph_attn"] = {name: own[name] for name in own if name != "hf_graphattn"}
-    return kept
-
-
-def _from_everywhere(value: Any) -> Any:
-    """A path as it is from every working folder, so that another one is no other run."""
+def _absolute(value: Any) -> Any:
+    """An existing path made absolute: the same run may be continued from another folder."""
     if isinstance(value, list):
-        return [_from_everywhere(item) for item in value]
+        return [_absolute(item) for item in value]
     if isinstance(value, str) and value and Path(value).exists():
         return str(Path(value).resolve())
     return value

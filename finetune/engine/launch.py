@@ -27,22 +27,26 @@ ON_CPUS = (
 
 @contextmanager
 def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
-    """The accelerator of a run, with the main process's log shown and the seed set.
+    """The accelerator of a run, with the main process's log on the terminal and the seed set.
 
-    Meanwhile its output folder is its own: `output_folder.claimed` says when that is refused.
+    Meanwhile its output folder is locked: `output_folder.claimed` says when that is refused.
     """
     accelerator = make_accelerator(settings.train)
-    with terminal.log_shown(accelerator.is_main_process):
-        set_seed(settings.train.seed)
-        with output_folder.claimed(settings, accelerator):
-            if settings.train.push_to_hub and accelerator.is_main_process:
-                publishing.repository(settings)  # before hours of training, not after
-            yield accelerator
+    terminal.show_log(is_main_process=accelerator.is_main_process)
+    set_seed(settings.train.seed)
+    with output_folder.claimed(settings, accelerator):
+        if settings.train.push_to_hub and accelerator.is_main_process:
+            publishing.repository(settings)  # before hours of training, not after
+        yield accelerator
 
 
 def make_accelerator(train: TrainArguments) -> Accelerator:
     """The accelerator of a run: seeded order of rows, a schedule that counts updates."""
-    _check_tracker(train.tracker)
+    known = [str(tracker) for tracker in get_available_trackers()]
+    trackers = [EVERY, *known] if known else []
+    if train.tracker not in (None, *trackers):  # accelerate would leave it out
+        allowed = f"{', '.join([NOWHERE, *trackers])}: what can be imported here"
+        raise refusal("report_to", train.tracker, allowed, "Choose one, or install a tracker.")
     accelerator = Accelerator(
         mixed_precision=train.mixed_precision,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
@@ -56,44 +60,20 @@ def make_accelerator(train: TrainArguments) -> Accelerator:
     return accelerator
 
 
-def _check_tracker(name: str | None) -> None:
-    """Refuse a tracker that is not here: accelerate would leave it out."""
-    if name is None:
-        return
-    known = [str(each) for each in get_available_trackers()]
-    if name not in known and not (name == EVERY and known):
-        allowed = ", ".join((NOWHERE, *([EVERY] if known else ()), *known))
-        remedy = "Choose one of these, or install a tracker, such as tensorboard."
-        raise refusal("report_to", name, f"{allowed}: what can be imported here", remedy)
-
-
 def _check_launch(accelerator: Accelerator) -> None:
-    """Refuse processes that would not train together as they were launched to."""
-    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-    # The launcher sets the address where several processes meet, and no rank for any of them.
-    meets_others = "MASTER_ADDR" in os.environ and "RANK" not in os.environ
-    if on_cpu and meets_others and accelerator.num_processes == 1:
-        raise refusal(
-            "num_processes",
-            "more than 1",
-            "1, since accelerate's flag `--cpu` starts a single process without MPI",
-            ON_CPUS,
-        )
-    if accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        raise refusal(
-            "mixed_precision",
-            "fp16",
-            "no or bf16 on cpu, where accelerate leaves fp16 out without a word",
-            "Choose one of these.",
-        )
-    # Without GPUs accelerate leaves FSDP out, and what joins the processes, and says nothing.
-    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+    """Refuse a launch of which accelerate silently does less."""
+    device, environment = accelerator.device.type, os.environ
+    on_cpu, sharded = (
+        environment.get(f"ACCELERATE_USE_{name}", "").lower() == "true" for name in ("CPU", "FSDP")
+    )
+    # With `--cpu` the launcher sets the address where several processes meet, and no ranks.
+    unranked = on_cpu and "MASTER_ADDR" in environment and "RANK" not in environment
+    several = unranked or int(environment.get("WORLD_SIZE", 1)) > 1
     unsharded = sharded and accelerator.distributed_type != DistributedType.FSDP
-    several = int(os.environ.get("WORLD_SIZE", 1)) > 1
     if several and (unsharded or accelerator.num_processes == 1):
-        raise refusal(
-            "the launch",
-            "FSDP" if sharded else "several GPUs",
-            f"what can run on {accelerator.device.type}, the only device that accelerate found",
-            ON_CPUS,
-        )
+        kind = "FSDP" if sharded else "several processes"
+        allowed = f"a single process, all that accelerate starts so on {device}"
+        raise refusal("the launch", kind, allowed, ON_CPUS)
+    if accelerator.mixed_precision == "fp16" and device == "cpu":
+        allowed = "no or bf16 on cpu, where accelerate leaves fp16 out"
+        raise refusal("mixed_precision", "fp16", allowed, "Choose one of these.")

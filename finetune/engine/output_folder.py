@@ -1,15 +1,14 @@
 """A run's output folder holds one run, and one at a time works in it.
 
-Into a folder that has results or checkpoints may go, without being told to,
+Into a folder that has results or checkpoints may go, without ``--overwrite_output_dir``,
 
 - the run that left the checkpoints, continued from one of them;
 - where there are none, the run that left the results, done again: one whose settings decide the
   same numbers, and that trains if that one did.
 
 Every other run is refused. So is an evaluation in the folder of a training, whose results it would
-replace. With ``--overwrite_output_dir`` a run replaces what is there: what the former one left is
-removed once the new one has read all that it needs, and nothing can be refused any more. What no
-run writes stays.
+replace. With ``--overwrite_output_dir`` a run replaces what the former one left, once it has read
+all that it needs, and nothing can be refused any more. Files that no run writes stay.
 """
 
 from __future__ import annotations
@@ -37,48 +36,47 @@ LOCK = ".run.lock"  # beside that of whoever starts a run and waits for it
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_[0-9]*")
 # They would be read with the new run's weights, where one of the two is an adapter.
 CONFIGS = ("config.json", "generation_config.json", "adapter_config.json")
-CARD = ("README.md", *EXAMPLE_FILES.values())
-UNFINISHED = (".*.part", ".*.former")
+OTHERS = ("README.md", *EXAMPLE_FILES.values(), ".*.part", ".*.former")
 TENSORBOARD = ("events.out.tfevents*", "hparams.yml")  # in a folder with the family's name
+REMEDY = "Choose another output_dir, or give --overwrite_output_dir to replace that run."
 
 
 @contextmanager
 def claimed(settings: Settings[Any, Any], accelerator: Accelerator) -> Iterator[None]:
-    """Work in the run's folder alone; its main process has the lock, and gives it back at the end.
+    """Work in the run's folder alone; its main process has the lock until the end.
 
     Raises ``Refused`` on all of its processes if another run is at work there, if what is there is
     another run's, or if the folder cannot be written to.
     """
     with ExitStack() as stack:
-        reason = None
+        refused = None
         if accelerator.is_main_process:
             try:
                 _claim(settings, stack)
             except Refused as error:
-                reason = str(error)
-        (reason,) = broadcast_object_list([reason])
-        if reason is not None:
-            raise Refused(reason)
+                refused = str(error)
+        (refused,) = broadcast_object_list([refused])
+        if refused is not None:
+            raise Refused(refused)
         yield
 
 
 def former(settings: Settings[Any, Any], family: str) -> list[Path]:
-    """What an earlier run left that must not be taken for this one's: to `remove` before it writes.
+    """Files of an earlier run that must not be taken for this one's: to `remove` before it writes.
 
-    Of the same run or its beginning that is only how it ended. The model is there until the new one
-    is written over it.
+    Of the same run, or its beginning, these are results alone: the model is replaced at the end.
     """
     folder = Path(settings.train.output_dir)
     if settings.train.overwrite_output_dir:
-        shown = (path for name in TENSORBOARD for path in (folder / family).rglob(name))
-        return [*_left(folder), *shown]
+        events = (path for name in TENSORBOARD for path in (folder / family).rglob(name))
+        return [*_left(folder), *events]
     return [folder / RESULTS, *evaluated(folder).values()]
 
 
 def remove(paths: Iterable[Path]) -> None:
     """Delete files and folders. Raises ``SaveError`` if one cannot be."""
     for path in paths:
-        with storage.clear_errors(path, "what is not removed yet is as it was"):
+        with storage.clear_errors(path, "the others are unchanged"):
             storage.remove(path)
 
 
@@ -88,8 +86,7 @@ def _claim(settings: Settings[Any, Any], stack: ExitStack) -> None:
         lock = stack.enter_context(locks.held(folder, LOCK))
     except OSError as error:
         allowed = f"a folder that can be made and written to; here: {error.strerror}"
-        remedy = "Check the path and your rights, or choose another."
-        raise refusal("output_dir", str(folder), allowed, remedy) from error
+        raise refusal("output_dir", str(folder), allowed, "Choose another.") from error
     if lock is None:
         allowed = "a folder in which no other run is at work"
         remedy = f"Wait for the end of {locks.holder(folder, LOCK)}, or choose another output_dir."
@@ -101,29 +98,27 @@ def _claim(settings: Settings[Any, Any], stack: ExitStack) -> None:
 
 
 def _is_continued(settings: Settings[Any, Any], folder: Path) -> bool:
-    """Whether the run goes on from a checkpoint of the folder, which tells if it is the same."""
-    asked = settings.train.resume_from_checkpoint
-    if asked is None or settings.train.do_eval_only:
+    """Whether the run goes on from a checkpoint of the folder, which shows if it is the same."""
+    start = settings.train.resume_from_checkpoint
+    if start is None or settings.train.do_eval_only:
         return False
-    return asked == LAST or Path(asked).resolve().parent == folder.resolve()
+    return start == LAST or Path(start).resolve().parent == folder.resolve()
 
 
 def _check_former(settings: Settings[Any, Any], folder: Path) -> None:
     """Refuse a folder with the results of another run, or with checkpoints."""
     train = settings.train
-    remedy = "Choose another output_dir, or give --overwrite_output_dir to replace that run."
     if (folder / RESULTS).is_file():
-        asked = settings.deciding() | {"do_eval_only": train.do_eval_only}
+        now = settings.deciding() | {"do_eval_only": train.do_eval_only}
         if train.do_eval_only:
-            asked["resume_from_checkpoint"] = train.resume_from_checkpoint
-        found = faults(read_json(folder / RESULTS), asked, settings.defaults())
-        if found:
-            allowed = f"one without the results of another run (then -> now): {'; '.join(found)}"
-            raise refusal("output_dir", str(folder), allowed, remedy)
-    there = ", ".join(path.name for path in checkpoints.listed(folder))
-    if there:
-        allowed = f"one without checkpoints, and it has {there}"
-        remedy = f"Continue that run with resume_from_checkpoint {LAST}. {remedy}"
+            now["resume_from_checkpoint"] = train.resume_from_checkpoint
+        changed = faults(read_json(folder / RESULTS), now, settings.defaults())
+        if changed:
+            allowed = f"one without the results of another run (then -> now): {'; '.join(changed)}"
+            raise refusal("output_dir", str(folder), allowed, REMEDY)
+    if names := ", ".join(path.name for path in checkpoints.listed(folder)):
+        remedy = f"Continue that run with resume_from_checkpoint {LAST}. {REMEDY}"
+        allowed = f"one without checkpoints, and it has {names}"
         raise refusal("output_dir", str(folder), allowed, remedy)
 
 
@@ -144,5 +139,5 @@ def _left(folder: Path) -> list[Path]:
     splits = [split for task in tasks.registered().values() for split in task.test_splits]
     answers = {split.prediction_file for split in splits} - {""}
     logs = (RESULTS, LOG, EVALUATED.format("*"))
-    patterns = (*logs, *answers, *WEIGHTS, *CONFIGS, *CARD, *UNFINISHED)
+    patterns = (*logs, *answers, *WEIGHTS, *CONFIGS, *OTHERS)
     return [path for pattern in patterns for path in folder.glob(pattern)]

@@ -18,32 +18,29 @@ EVALUATED = "eval_predictions{}.tsv"  # one a validation split, by the end of it
 
 
 def write_answers(task: Task, split: Split, answers: np.ndarray, folder: Path) -> None:
-    """A file in GLUE's submission format: ``index`` and ``prediction``, parted by a tab."""
+    """A file in GLUE's submission format: ``index`` and ``prediction``, separated by a tab."""
     lines = [f"{i}\t{_submitted(task, value)}" for i, value in enumerate(answers.tolist())]
-    text = "\n".join(["index\tprediction", *lines]) + "\n"
-    storage.write_text(folder / split.prediction_file, text)
+    _write(folder / split.prediction_file, ["index\tprediction", *lines])
 
 
 def write_evaluated(
     split: Split,
-    predictions: np.ndarray,
+    predictions: Any,
     references: np.ndarray,
     folder: Path,
     names: Sequence[str] = (),
 ) -> None:
-    """``eval_predictions<suffix>.tsv``: index, prediction and label of each example of a split.
+    """``eval_predictions<suffix>.tsv``: index, prediction and label of each row of a split.
 
-    Labels by their number, scores to the last digit: for tests that compare two runs by example.
+    Labels by their number, scores to the last digit: for tests that compare two runs row by row.
     Where classes have ``names``, two more columns have these.
     """
-    head = ["index", "prediction", "label"]
-    rows = list(zip(predictions.tolist(), references.tolist(), strict=True))
-    if names:
-        head += ["prediction_name", "label_name"]
-        rows = [(*row, *(_named(names, number) for number in row)) for row in rows]
-    lines = ["\t".join(map(str, (i, *row))) for i, row in enumerate(rows)]
-    text = "\n".join(["\t".join(head), *lines]) + "\n"
-    storage.write_text(folder / EVALUATED.format(split.key_suffix), text)
+    head = ["index", "prediction", "label"] + ["prediction_name", "label_name"] * bool(names)
+    lines = []
+    for index, pair in enumerate(zip(predictions.tolist(), references.tolist(), strict=True)):
+        cells = (index, *pair, *(_name(names, number) for number in pair if names))
+        lines.append("\t".join(map(str, cells)))
+    _write(folder / EVALUATED.format(split.key_suffix), ["\t".join(head), *lines])
 
 
 def evaluated(folder: Path) -> dict[str, Path]:
@@ -54,9 +51,9 @@ def evaluated(folder: Path) -> dict[str, Path]:
 
 
 def only_answer(path: Path) -> str | None:
-    """The answer that all rows of such a file got, though their labels differ; else None.
+    """The one prediction of all rows of such a file, though their labels differ; else None.
 
-    A class is told by its name, where the file has names.
+    A class has its name, where the file has names.
     """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -67,8 +64,12 @@ def only_answer(path: Path) -> str | None:
 
 
 def constant(answer: str) -> str:
-    """What to say of that answer."""
+    """A sentence about that prediction."""
     return f"every row is predicted as {answer or 'no text'}"
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    storage.write_text(path, "\n".join(lines) + "\n")
 
 
 def _submitted(task: Task, value: Any) -> str:
@@ -77,9 +78,9 @@ def _submitted(task: Task, value: Any) -> str:
     if task.objective == "regress":
         low, high = task.score_range or (-math.inf, math.inf)
         return f"{min(max(value, low), high):.3f}"
-    return _named(task.label_names, int(value)) if task.submits_names else str(int(value))
+    return _name(task.label_names, int(value)) if task.submits_names else str(int(value))
 
 
-def _named(names: Sequence[str], number: int) -> str:
+def _name(names: Sequence[str], number: int) -> str:
     """A class's name in one cell; a generated text that is no label has none."""
     return one_line(names[number]) if 0 <= number < len(names) else ""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import statistics
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from finetune import terminal
 from finetune.engine import storage
 from finetune.errors import refusal
 from finetune.settings.training import TrainArguments
 
+logger = logging.getLogger(__name__)
 WARM_UP_STEPS = 3  # not timed: the first steps allocate memory and choose kernels
 LOG = "train_log.jsonl"
+EVERY = 60.0  # seconds between two lines of the log, where no bar is shown
 Evaluation = dict[str, float]  # epoch, step, learning rate, and what was measured
 
 
@@ -34,11 +39,6 @@ class Progress:
     step_seconds: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)  # after each step
     history: list[Evaluation] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> Progress:
-        """As a checkpoint has it."""
-        return cls(**{f.name: saved[f.name] for f in fields(cls) if f.name in saved})
 
     def take(self, metrics: Mapping[str, float]) -> None:
         """Take an evaluation into the history; the sums of the training loss begin anew.
@@ -74,7 +74,7 @@ class Selection:
     def of(
         cls, train: TrainArguments, main_metric: str, directions: Mapping[str, bool | None]
     ) -> Selection:
-        """As the flags ask; by default of the task's main metric.
+        """The selection of the flags; by default of the task's main metric.
 
         Args:
             train: the flags.
@@ -84,21 +84,16 @@ class Selection:
         Raises ``ValueError`` for a metric that is not measured, or whose direction nobody knows.
         """
         name = (train.metric_for_best_model or main_metric).removeprefix("eval_")
-        metric = f"eval_{name}"
-        if metric not in directions:
+        if f"eval_{name}" not in directions:
             allowed = ", ".join(key.removeprefix("eval_") for key in directions)
             raise refusal("metric_for_best_model", name, allowed, "Choose one of these.")
         greater = train.greater_is_better
         if greater is None:
-            greater = directions[metric]
+            greater = directions[f"eval_{name}"]
         if greater is None:
-            raise refusal(
-                "metric_for_best_model",
-                name,
-                "with --greater_is_better, since the metric's module does not say what is better",
-                "Give --greater_is_better true or false.",
-            )
-        return cls(metric, greater, train.early_stopping_patience)
+            remedy = "Give --greater_is_better true or false: the metric's module does not say it."
+            raise refusal("metric_for_best_model", name, "with --greater_is_better", remedy)
+        return cls(f"eval_{name}", greater, train.early_stopping_patience)
 
     def best(self, history: list[Evaluation]) -> Evaluation:
         """The best evaluation, the first of equal ones; NaN is never better."""
@@ -113,13 +108,26 @@ class Selection:
 
 
 class StepLog:
-    """A file with a JSON line a step and an evaluation, kept by the main process."""
+    """A JSON line for each step and evaluation in a file, and now and then a line of the log.
 
-    def __init__(self, folder: Path, is_main_process: bool) -> None:
+    Args:
+        folder: of the file.
+        is_main_process: only it writes.
+        steps: of the whole run.
+        every: steps between two lines of the log; None is a line a minute where no bar is shown.
+    """
+
+    def __init__(
+        self, folder: Path, is_main_process: bool, steps: int, every: int | None = None
+    ) -> None:
         self.path = folder / LOG if is_main_process else None
+        self.steps, self.every = steps, every
+        self._losses: list[float] = []  # since the last line of the log
 
     def start(self, step: int) -> None:
         """Keep the lines up to this step: what follows is done again. 0 starts anew."""
+        self._first, self._began = step, time.monotonic()
+        self._printed = self._began
         if self.path is None:
             return
         lines = []
@@ -128,7 +136,7 @@ class StepLog:
         storage.write_text(self.path, "".join(f"{line}\n" for line in lines))
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """One line more; NaN and infinity become null."""
+        """Append a line; NaN and infinity become null."""
         if self.path is None:
             return
         plain = {
@@ -140,6 +148,22 @@ class StepLog:
             self.path.open("a", encoding="utf-8") as stream,
         ):
             stream.write(json.dumps(plain) + "\n")
+
+    def report(self, step: int, epoch: float, loss: float, rate: float) -> None:
+        """Log the mean loss since the last line, if it is time for a line."""
+        self._losses.append(loss)
+        now = time.monotonic()
+        is_due = terminal.BARS.disable and now - self._printed >= EVERY
+        if self.every is not None:
+            is_due = step % self.every == 0
+        if is_due:
+            left = (now - self._began) / (step - self._first) * (self.steps - step)
+            logger.info(
+                f"step {step} of {self.steps}, epoch {epoch:.2f}: loss "
+                f"{statistics.fmean(self._losses):.4f}, learning rate {rate:.2e}, "
+                f"{terminal.duration(left)} left"
+            )
+            self._printed, self._losses = now, []
 
 
 def _step(line: str) -> float:

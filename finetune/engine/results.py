@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import resource
 import subprocess
 import sys
 from importlib import metadata
@@ -28,31 +29,30 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a run wrote: its results, or what it was started with.
+    """A run's results, or the record of its start.
 
-    Raises ``Refused`` if the file is damaged, or says nothing of the run's settings.
+    Raises ``Refused`` if the file is damaged, or has no settings of the run.
     """
     try:
-        found = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"))
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-        remedy = f"Remove {path.parent}, and the run is done again."
-        raise refusal(str(path), "damaged", "the JSON that a run leaves", remedy)
-    return found
+        values = None
+    if isinstance(values, dict) and isinstance(values.get("settings"), dict):
+        return values
+    remedy = f"Remove {path.parent}, and the run is done again."
+    raise refusal(str(path), "damaged", "the JSON that a run leaves", remedy)
 
 
 def origin(accelerator: Accelerator) -> dict[str, Any]:
     """Where results come from: versions, commit, machine."""
+    known = hasattr(os, "sched_getaffinity")
     return {
         "versions": versions() | {"python": platform.python_version()},
-        "git": _commit(Path(__file__).parent),
+        "git": _commit(),
         "machine": {
             "device": accelerator.device.type,
             "name": machine_name(accelerator),
-            "cores": len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count(),
+            "cores": len(os.sched_getaffinity(0)) if known else os.cpu_count(),
             "threads": torch.get_num_threads(),
             "processes": accelerator.num_processes,
             "mixed_precision": accelerator.mixed_precision,
@@ -67,26 +67,27 @@ def machine_name(accelerator: Accelerator) -> str:
     return cpu_name()
 
 
+def cpu_name() -> str:
+    """The processor's name as the system has it."""
+    cpu_info = Path("/proc/cpuinfo")
+    lines = cpu_info.read_text("utf-8").splitlines() if cpu_info.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
 def versions() -> dict[str, str]:
     """The installed version of each package that numbers depend on."""
     return {name: metadata.version(name) for name in PACKAGES}
 
 
-def peak_memory(accelerator: Accelerator) -> int | None:
-    """Bytes at the highest: of the device's tensors on a GPU, else of this process.
-
-    None where the system does not say.
-    """
+def peak_memory(accelerator: Accelerator) -> int:
+    """Bytes at the highest: of the device's tensors on a GPU, else of this process."""
     if accelerator.device.type == "cuda":
         return torch.cuda.max_memory_allocated(accelerator.device)
     status = Path("/proc/self/status")
     if status.is_file():  # Linux, whose ru_maxrss counts what the parent held before the fork
         lines = (line.split() for line in status.read_text("utf-8").splitlines())
-        return next(1024 * int(words[1]) for words in lines if words[0] == "VmHWM:")
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
+        return next(1024 * int(cells[1]) for cells in lines if cells[0] == "VmHWM:")
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -99,24 +100,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _commit(folder: Path) -> dict[str, Any] | None:
+def _commit() -> dict[str, Any] | None:
     """The repository's commit and whether files differ from it; None outside a repository."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        commit, status = (
+            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout
+            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def cpu_name() -> str:
-    """The processor's name as the system has it."""
-    cpu_info = Path("/proc/cpuinfo")
-    if cpu_info.is_file():
-        for line in cpu_info.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return {"commit": commit.strip(), "dirty": bool(status.strip())}

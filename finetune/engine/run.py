@@ -2,81 +2,80 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list, set_seed
-from torch import Tensor
+from accelerate.utils import set_seed
 
-import hf_graphattn as ga
+from finetune import terminal
 from finetune.engine import output_folder, panels, publishing, storage
 from finetune.engine.results import RESULTS, origin, peak_memory, write_json
 from finetune.engine.trainer import Trainer
 from finetune.models import tuning
 from finetune.models.loading import filter_statistics
-from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
-from finetune.settings.schema import Settings
-from hf_graphattn.model.parallel import is_spread
+from finetune.settings.groups import FILTER_RATE
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 HARDLY = 1e-3  # a scalar that moved by less changes next to nothing
 
 
-class Processor(Protocol):
-    """What makes a model's inputs: a tokenizer, an image processor ..."""
-
-    def save_pretrained(self, save_directory: Path) -> Any:
-        """Write its files."""
-
-
-def run(trainer: Trainer, processor: Processor, family: str) -> dict[str, Any]:
+def run(trainer: Trainer, processor: Any, family: str) -> dict[str, Any]:
     """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
 
     Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
     """
-    accelerator, train = trainer.accelerator, trainer.settings.train
-    former = output_folder.former(trainer.settings, family)
-    if train.tracker is not None:
-        accelerator.init_trackers(family, tracker_settings(trainer.settings))
+    accelerator, settings = trainer.accelerator, trainer.settings
+    train, is_main = settings.train, accelerator.is_main_process
+    former = output_folder.former(settings, family)
+    if train.tracker is not None:  # trackers refuse lists
+        flags = settings.flat()
+        plain = {n: v if isinstance(v, str | int | float) else str(v) for n, v in flags.items()}
+        accelerator.init_trackers(family, plain)
     # Each process draws its own dropout; the weights are equal already.
     set_seed(train.seed, device_specific=True)
     if train.resume_from_checkpoint is not None:
         trainer.resume(train.resume_from_checkpoint)
-    if accelerator.is_main_process:
+    if is_main:
         output_folder.remove(former)
     accelerator.wait_for_everyone()
-    _show(trainer, panels.opening(trainer, family))
+    opening = list(panels.opening(trainer))
+    if is_main:
+        doing = "Evaluation" if train.do_eval_only else "Training"
+        terminal.print_rows(f"{doing}: {family}.py", opening)
     if train.do_eval_only:
-        found: dict[str, Any] = dict(trainer.evaluate())
+        measured: dict[str, Any] = dict(trainer.evaluate())
     else:
         trainer.train()
-        found = summary(trainer)
-    results = finish(trainer, processor, found | times(trainer))
-    _show(trainer, panels.closing(trainer, family, results))
+        measured = summary(trainer)
+    results = finish(trainer, processor, measured | times(trainer))
+    if is_main:
+        terminal.print_rows("Results", panels.closing(trainer, results))
+        for command in panels.next_commands(trainer, family):
+            print(f"  {shlex.join(command)}", flush=True)
     accelerator.end_training()
     return results
 
 
-def _show(trainer: Trainer, text: str) -> None:
-    """Print what the main process has to say, between the lines of the log."""
-    if trainer.accelerator.is_main_process:
-        print(text, flush=True)
-
-
-def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dict[str, Any]:
+def finish(trainer: Trainer, processor: Any, measured: dict[str, Any]) -> dict[str, Any]:
     """Save predictions, the trained model and ``all_results.json``; returns the results."""
     accelerator, settings, folder = trainer.accelerator, trainer.settings, trainer.folder
     tests = trainer.predict() if settings.train.do_predict else {}
     if not settings.train.do_eval_only:
         save_model(trainer, processor, folder)
     moved = filter_statistics(accelerator.unwrap_model(trainer.model), trainer.first_scalars)
-    rate = trainer.filter_learning_rate
-    if not settings.train.do_eval_only:
-        tell_how_far(moved["filter_max_moved"], rate)
+    rate, most = trainer.filter_learning_rate, moved["filter_max_moved"]
+    is_still = rate is not None and most is not None and most < HARDLY
+    if is_still and not settings.train.do_eval_only:
+        logger.warning(
+            f"The filters' scalars moved by less than {HARDLY:g} at a learning rate of {rate:g}: "
+            "the attention is nearly what it was before training. Raise --filter_learning_rate, "
+            "or train for longer."
+        )
     results = (
-        found
+        measured
         | tests
         | trainer.objective.facts()
         | moved
@@ -88,54 +87,24 @@ def finish(trainer: Trainer, processor: Processor, found: dict[str, Any]) -> dic
     if accelerator.is_main_process:
         write_json(folder / RESULTS, results)
     if settings.train.push_to_hub:
-        push(trainer, processor, results)
+        address = publishing.push(trainer, processor, results)
+        if address is not None:
+            logger.info(f"pushed: {address}")
     accelerator.wait_for_everyone()
     return results
 
 
-def push(trainer: Trainer, processor: Any, results: dict[str, Any]) -> None:
-    """Upload the folder with its card; all processes make that of a model spread over them."""
-    task, settings, is_main = trainer.task, trainer.settings, trainer.accelerator.is_main_process
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if not (is_main or is_spread(model)):
-        return
-    found = [publishing.target(settings, task) if is_main else None]
-    (to,) = broadcast_object_list(found) if is_spread(model) else found
-    assert to is not None
-    example = trainer.example if to.shows_row and ga.is_patched(model) else None
-    if isinstance(example, Tensor):
-        example = processor.decode(example)
-    card = publishing.card_of(model, to, task, settings, results, processor, example)
-    if is_main:
-        message = f"{task.name}: {settings.filter.variant}"
-        logger.info(publishing.push(trainer.folder, to.repo_id, message, card, example))
-
-
-def tell_how_far(moved: float | None, rate: float | None) -> None:
-    """Say what to do if training has hardly moved the filters' scalars."""
-    if moved is None or rate is None:
-        return
-    if moved < HARDLY:
-        logger.warning(
-            f"The filters' scalars moved by less than {HARDLY:g} at a learning rate of {rate:g}: "
-            "the attention is nearly what it was before training. Raise --filter_learning_rate "
-            f"(default: {DEFAULT_FILTER_RATE:g}), or train for longer."
-        )
-
-
-def save_model(trainer: Trainer, processor: Processor, folder: Path) -> None:
+def save_model(trainer: Trainer, processor: Any, folder: Path) -> None:
     """Model and processor as `save_pretrained` writes them, each file whole or as it was.
 
     Raises ``SaveError`` if they cannot be written.
     """
     accelerator = trainer.accelerator
-    model, weights = (
-        accelerator.unwrap_model(trainer.model),
-        accelerator.get_state_dict(trainer.model),
-    )
+    model = accelerator.unwrap_model(trainer.model)
+    weights = accelerator.get_state_dict(trainer.model)
     if accelerator.is_main_process:
         target = folder / "model"
-        with storage.clear_errors(target, f"what {folder} held is as it was"):
+        with storage.clear_errors(target, f"the files of {folder} are unchanged"):
             aside = storage.aside_of(target)
             shutil.rmtree(aside, ignore_errors=True)
             tuning.save(model, aside, weights)
@@ -171,24 +140,17 @@ def times(trainer: Trainer) -> dict[str, Any]:
 
     The time of training is that of all parts of a resumed run, with evaluations and checkpoints.
     """
-    splits = trainer.task.validation_splits
-    found: dict[str, Any] = {"eval_runtime": trainer.eval_seconds}
-    for split in splits:
-        found[f"eval_samples{split.key_suffix}"] = len(trainer.validation[split.name].dataset)
+    rows = {
+        f"eval_samples{split.key_suffix}": len(trainer.validation[split.name].dataset)
+        for split in trainer.task.validation_splits
+    }
+    evaluation = {"eval_runtime": trainer.eval_seconds, **rows}
     if trainer.settings.train.do_eval_only:
-        return found
+        return evaluation
     seconds, steps = trainer.progress.train_seconds, trainer.progress.step
-    return found | {
+    return evaluation | {
         "train_runtime": seconds,
         "train_samples": trainer.updates.rows,
         "train_samples_per_second": trainer.updates.samples(steps) / seconds,
         "train_steps_per_second": steps / seconds,
-    }
-
-
-def tracker_settings(settings: Settings[Any, Any]) -> dict[str, Any]:
-    """The settings as trackers take them: they refuse lists."""
-    return {
-        name: value if isinstance(value, str | int | float | bool) else str(value)
-        for name, value in settings.flat().items()
     }

@@ -9,25 +9,26 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
-from finetune.errors import ToldError
+from finetune.errors import UserError
 
 MANIFEST = "manifest.json"
 
 
-class SaveError(ToldError, OSError):
-    """Something could not be written, as on a full disk; nothing that was there is changed."""
+class SaveError(UserError, OSError):
+    """A write failed, as on a full disk; the files that were there are unchanged."""
 
 
 def aside_of(path: Path) -> Path:
-    """Where ``path`` is written before it is renamed; hidden, so not taken for whole."""
+    """The hidden path where ``path`` is written before it is renamed."""
     return path.with_name(f".{path.name}.part")
 
 
 def former_of(path: Path) -> Path:
-    """Where ``path`` is before it is deleted; hidden too."""
+    """The hidden path where the former ``path`` is until it is deleted."""
     return path.with_name(f".{path.name}.former")
 
 
@@ -36,8 +37,8 @@ def clear_errors(path: Path, kept: str) -> Iterator[None]:
     """Raise ``SaveError`` for a failed write inside, and remove what was written aside.
 
     Args:
-        path: what is being saved.
-        kept: what is there all the same, in words.
+        path: the file or folder that is saved.
+        kept: a clause that says what is there all the same.
     """
     try:
         yield
@@ -45,15 +46,13 @@ def clear_errors(path: Path, kept: str) -> Iterator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:
         with suppress(OSError):
             remove(aside_of(path))
-        raise SaveError(
-            f"{path} could not be saved: {error}. Allowed: a folder that is there, on a disk with "
-            f"room and the right to write. Free some space; {kept}."
-        ) from error
+        remedy = f"Check that its folder exists, is writable, and has room on its disk; {kept}."
+        raise SaveError(f"{path} could not be saved: {error}. {remedy}") from error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file over its former. Raises ``SaveError`` if that cannot be done."""
-    with clear_errors(path, "what was there is as it was"):
+    """Write a file over its former. Raises ``SaveError`` if that fails."""
+    with clear_errors(path, "the former file is unchanged"):
         aside = aside_of(path)
         aside.write_text(text, "utf-8")
         _to_disk(aside)
@@ -69,14 +68,9 @@ def remove(path: Path) -> None:
 
 
 def commit_folder(path: Path) -> None:
-    """Turn the folder written aside into ``path``, with a manifest of its files; replaces one."""
+    """Rename the folder written aside to ``path``, with a manifest of its files."""
     aside, former = aside_of(path), former_of(path)
-    manifest = {
-        str(file.relative_to(aside)): {"bytes": file.stat().st_size, "sha256": digest(file)}
-        for file in sorted(aside.rglob("*"))
-        if file.is_file() and file.name != MANIFEST
-    }
-    (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+    (aside / MANIFEST).write_text(json.dumps(_manifest(aside), indent=1) + "\n", "utf-8")
     for entry in (*aside.rglob("*"), aside):
         _to_disk(entry)
     shutil.rmtree(former, ignore_errors=True)
@@ -101,29 +95,29 @@ def commit_files(path: Path, folder: Path) -> None:
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with a folder that `commit_folder` made; None if it is whole."""
+    """The difference between a folder that `commit_folder` made and its manifest, or None."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest.items()}
-    except (OSError, ValueError, AttributeError, LookupError, TypeError):  # other JSON than ours
+        expected = dict(json.loads((path / MANIFEST).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
         return f"{MANIFEST} is missing or broken"
-    for name, (size, expected) in files.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != size:
-            return f"{name} has {file.stat().st_size} bytes of {size}"
-        if digest(file) != expected:
-            return f"{name} was changed"
-    there = (str(file.relative_to(path)) for file in path.rglob("[!.]*") if file.is_file())
-    unknown = sorted(set(there) - {MANIFEST, *files})
-    return f"{unknown[0]} is not in {MANIFEST}" if unknown else None
+    actual = _manifest(path)
+    changed = [x for x in {**expected, **actual} if expected.get(x) != actual.get(x)]
+    return f"{changed[0]} is not as {MANIFEST} has it" if changed else None
 
 
 def digest(file: Path) -> str:
     """SHA-256 of a file's content."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """Size and digest of each file, by its path; hidden files are the system's."""
+    return {
+        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": digest(file)}
+        for file in sorted(folder.rglob("[!.]*"))
+        if file.is_file() and file.name != MANIFEST
+    }
 
 
 def _to_disk(path: Path) -> None:

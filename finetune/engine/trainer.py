@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.logging import get_logger
 from accelerate.utils import send_to_device
-from torch import Tensor, nn
+from torch import nn
 from transformers import get_scheduler
 
+from finetune import terminal
 from finetune.data.loaders import Loaders
 from finetune.engine import checkpoints, predictions
-from finetune.engine.display import Display
 from finetune.engine.fingerprint import fingerprint
 from finetune.engine.progress import Progress, Selection, StepLog
 from finetune.engine.updates import Portion, Updates, plan
@@ -32,7 +32,7 @@ from finetune.settings.schema import Settings
 from finetune.settings.training import EACH_EPOCH
 from tasks import Split, Task
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -47,44 +47,38 @@ class Trainer:
         objective: Objective,
         settings: Settings[Any, Any],
     ) -> None:
+        train = settings.train
         self.accelerator, self.task, self.settings = accelerator, task, settings
-        self.objective, self.folder = objective, Path(settings.train.output_dir)
+        self.objective, self.folder = objective, Path(train.output_dir)
         self.data_origin, self.example = loaders.origin, loaders.example
-        self.first_scalars = trained_scalars(model)
         self._data = {name: x.dataset for name, x in loaders.validation.items()}
         self._data |= {"training": loaders.train.dataset}
-        self.parameters, train = tuning.counted(model), settings.train
+        self.first_scalars, self.parameters = trained_scalars(model), tuning.counted(model)
         optimizer = tuning.optimizer(model, settings)
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
-        self.updates = Updates(
-            loader,
-            accelerator,
-            loaders.train_rows,
-            train.per_device_train_batch_size,
-            train.gradient_accumulation_steps,
-        )
+        size, accumulation = train.per_device_train_batch_size, train.gradient_accumulation_steps
+        self.updates = Updates(loader, accelerator, loaders.train_rows, size, accumulation)
         self.validation = {n: accelerator.prepare(x) for n, x in loaders.validation.items()}
         self.test = {n: accelerator.prepare(x) for n, x in loaders.test.items()}
         self.epochs, self.steps, self.warm_up = plan(self.updates.batches, train)
-        kind, own = train.lr_scheduler_type, train.schedule_settings
-        schedule = get_scheduler(kind, optimizer, self.warm_up, self.steps, own)
+        kind, options = train.lr_scheduler_type, train.schedule_settings
+        schedule = get_scheduler(kind, optimizer, self.warm_up, self.steps, options)
         self.schedule = accelerator.prepare(schedule)
-        self.progress = Progress()
         self.directions = {
             f"eval_{metric.name}{split.key_suffix}": metric.greater_is_better
             for split in task.validation_splits
             for metric in objective.metrics
         }
         self.selection = Selection.of(train, task.main_metric, self.directions)
-        self._log_file = StepLog(self.folder, accelerator.is_main_process)
-        self._display = Display(self.steps, self.updates.batches, train.logging_steps)
-        self.eval_seconds = 0.0  # the last evaluation's
-        self._has_predictions: bool | None = None  # whether evaluating writes files, once it has
+        self.progress = Progress()
+        is_main = accelerator.is_main_process
+        self._log = StepLog(self.folder, is_main, self.steps, train.logging_steps)
+        self.eval_seconds = 0.0  # of the last evaluation; 0 before the first
         self._resumed_from: Path | None = None
 
     @property
     def filter_learning_rate(self) -> float | None:
-        """The highest one of the filters' scalars, a resumed run's own; None if they learn none."""
+        """The highest one of the filters' scalars; None if they learn none."""
         return self.schedule.scheduler.base_lrs[-1] if self.first_scalars else None
 
     @cached_property
@@ -100,8 +94,8 @@ class Trainer:
         """
         path = checkpoints.find(asked, self.folder)
         defaults = self.settings.defaults()
-        found = checkpoints.load(self.accelerator, path, self.fingerprint, defaults)
-        self.progress, self._resumed_from = Progress.of(found), path
+        saved = checkpoints.load(self.accelerator, path, self.fingerprint, defaults)
+        self.progress, self._resumed_from = Progress(**saved), path
         logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
 
     def train(self) -> Progress:
@@ -110,72 +104,65 @@ class Trainer:
         Raises ``DivergedError`` with the step if the loss becomes NaN or infinite.
         """
         progress = self.progress
-        self._bring_best()
-        self._log_file.start(progress.step)
-        self._display.start(progress.step)
+        if self._resumed_from is not None and self.accelerator.is_main_process:
+            checkpoints.bring_best(self._resumed_from, self.folder, progress.best_name)
+        self.accelerator.wait_for_everyone()
+        self._log.start(progress.step)
         self.model.train()
         start = time.perf_counter()
         self._began = start - progress.train_seconds
-        for window in self._windows():
-            loss, tokens = self._update(window)
-            self._end_step(loss, tokens, time.perf_counter() - start)
-            self._evaluate_and_save()
-            start = time.perf_counter()
-            progress.train_seconds = start - self._began
-        self._display.close()
+        with terminal.bar("Training", self.steps, progress.step) as advance:
+            for window in self._windows():
+                loss, tokens = self._update(window)
+                self._end_step(loss, tokens, time.perf_counter() - start)
+                advance(f"Training, loss {loss:.4f}")
+                self._evaluate_and_save()
+                start = time.perf_counter()
+                progress.train_seconds = start - self._began
         self._load_best()
         return progress
 
     def evaluate(self) -> dict[str, float]:
         """The objective's metrics on the validation splits, as ``eval_<metric><suffix>``."""
-        found: dict[str, float] = {}
-        self._has_predictions, start = False, time.perf_counter()
+        metrics: dict[str, float] = {}
+        start = time.perf_counter()
         for split in self.task.validation_splits:
             measured = self._measure(split, self.validation)
-            found |= measured.named("eval", split.key_suffix)
-            if measured.predictions is not None and measured.references is not None:
-                self._has_predictions = True
-                if self.accelerator.is_main_process:
-                    predictions.write_evaluated(
-                        split,
-                        measured.predictions,
-                        measured.references,
-                        self.folder,
-                        self.task.label_names,
-                    )
+            metrics |= measured.named("eval", split.key_suffix)
+            if measured.references is not None and self.accelerator.is_main_process:
+                predicted, names = measured.predictions, self.task.label_names
+                predictions.write_evaluated(
+                    split, predicted, measured.references, self.folder, names
+                )
         self.eval_seconds = time.perf_counter() - start
-        return found
+        return metrics
 
     def predict(self) -> dict[str, float]:
         """Write each test split's answers; ``test_<metric><suffix>`` where its labels are known."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for split in self.task.test_splits:
             measured = self._measure(split, self.test)
-            found |= measured.named("test", split.key_suffix)
+            metrics |= measured.named("test", split.key_suffix)
             answers = measured.predictions if measured.answers is None else measured.answers
             if answers is not None and self.accelerator.is_main_process:
                 predictions.write_answers(self.task, split, answers, self.folder)
-        return found
+        return metrics
 
     def _measure(self, split: Split, loaders: Mapping[str, Any]) -> Measured:
         return self.objective.measure(self.model, loaders[split.name], split, self.accelerator)
 
-    def _bring_best(self) -> None:
-        if self._resumed_from is not None and self.accelerator.is_main_process:
-            checkpoints.bring_best(self._resumed_from, self.folder, self.progress.best_name)
-        self.accelerator.wait_for_everyone()
-
     def _windows(self) -> Iterator[list[Portion]]:
         """The batches of each update that is left."""
         progress = self.progress
-        while not self._is_over():
+
+        def is_over() -> bool:
+            return progress.epoch >= self.epochs or self.selection.ends(progress.history)
+
+        while not is_over():
             for window in self.updates.read(progress.epoch, progress.batches):
                 yield window
-                if self._is_over():
+                if is_over():
                     break
-
-    def _is_over(self) -> bool:
-        return self.progress.epoch >= self.epochs or self.selection.ends(self.progress.history)
 
     def _update(self, window: list[Portion]) -> tuple[float, int]:
         """One update; returns its mean loss and the number of its tokens, of all processes.
@@ -185,11 +172,11 @@ class Trainer:
         """
         accelerator = self.accelerator
         weights = [self.objective.weight(part.batch) * part.is_own for part in window]
-        own = (self.objective.tokens(part.batch) * part.is_own for part in window)
-        total, tokens = self._summed(sum(weights), sum(own))
+        counts = (self.objective.tokens(part.batch) * part.is_own for part in window)
+        total, tokens = self._summed(sum(weights), sum(counts))
         # Undoes the means that accelerate takes over batches and over processes.
         scale = self.updates.accumulation * accelerator.num_processes / total
-        found = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+        summed = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         for part, weight in zip(window, weights, strict=True):
             is_last = part is window[-1]
             accelerator.sync_gradients = is_last
@@ -197,11 +184,16 @@ class Trainer:
                 batch = send_to_device(part.batch, accelerator.device)
                 loss = self.objective.loss(self.model, batch)
                 accelerator.backward(loss * (weight * scale))
-            found += loss.detach().double() * weight
-        loss_sum = self._checked(found)
-        longest = self.settings.train.max_grad_norm
-        if longest > 0:
-            accelerator.clip_grad_norm_(self.model.parameters(), longest)
+            summed += loss.detach().double() * weight
+        # Every process sees the same sum, so all of them stop, and none waits for the others.
+        (loss_sum,) = self._summed(float(summed))
+        if not math.isfinite(loss_sum):
+            raise DivergedError(
+                f"The training loss is {loss_sum} at step {self.progress.step + 1}. Lower "
+                "learning_rate or filter_learning_rate, or lengthen the warm-up."
+            )
+        if (norm := self.settings.train.max_grad_norm) > 0:
+            accelerator.clip_grad_norm_(self.model.parameters(), norm)
         self.optimizer.step()
         if not self.optimizer.step_was_skipped:
             self.schedule.step()
@@ -221,10 +213,9 @@ class Trainer:
             progress.take(metrics)
             last = progress.history[-1]
             is_best = self.selection.best(progress.history) is last
-            self._log({"epoch": last["epoch"], "train_loss": progress.train_loss} | metrics)
-            known = {name: metrics[name] for name in self.directions if name in metrics}
-            shown = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
-            logger.info(f"epoch {last['epoch']} of {self.epochs}, step {progress.step}: {shown}")
+            self._record({"epoch": last["epoch"], "train_loss": progress.train_loss} | metrics)
+            values = ", ".join(f"{x} {metrics[x]:.4f}" for x in self.directions if x in metrics)
+            logger.info(f"epoch {last['epoch']} of {self.epochs}, step {progress.step}: {values}")
         if is_best and train.keeps_best:
             progress.best_name = checkpoints.name_of(progress.step)
             self._save()
@@ -242,22 +233,20 @@ class Trainer:
         path = self.folder / checkpoints.name_of(self.progress.step)
         self.progress.train_seconds = time.perf_counter() - self._began
         checkpoints.save(self.accelerator, path, asdict(self.progress), self.fingerprint)
-        limit = train.checkpoints_total_limit
-        if limit is None and train.checkpointing_steps is None:
-            limit = 1  # only the best is wanted
+        only_best = 1 if train.checkpointing_steps is None else None
+        limit = train.checkpoints_total_limit or only_best
         if self.accelerator.is_main_process:
             checkpoints.rotate(self.folder, limit, path)
         self.accelerator.wait_for_everyone()
 
     def _load_best(self) -> None:
         """The best evaluation's weights, if they are kept and were not the last one's."""
-        best, progress = self.progress.best_name, self.progress
-        is_evaluated = self._has_predictions is not None
-        if best is not None and best != checkpoints.name_of(progress.step):
-            found = checkpoints.find(str(self.folder / best), self.folder)
-            checkpoints.restore(self.accelerator, found)
+        best, is_evaluated = self.progress.best_name, self.eval_seconds > 0
+        if best is not None and best != checkpoints.name_of(self.progress.step):
+            path = checkpoints.find(str(self.folder / best), self.folder)
+            checkpoints.restore(self.accelerator, path)
             logger.info(f"best evaluation: {best}; its weights are tested and saved")
-            is_evaluated = self._has_predictions is False
+            is_evaluated = False
         if not is_evaluated:
             self.evaluate()  # so that the predictions are of the weights that are saved
 
@@ -268,17 +257,6 @@ class Trainer:
         tensor = torch.tensor(values, device=self.accelerator.device, dtype=torch.float64)
         return self.accelerator.reduce(tensor, reduction="sum").tolist()
 
-    def _checked(self, loss: Tensor) -> float:
-        """An update's loss summed over all processes, if it is finite."""
-        # Every process sees the same sum, so all of them stop, and none waits for the others.
-        (total,) = self._summed(float(loss))
-        if not math.isfinite(total):
-            raise DivergedError(
-                f"The training loss is {total} at step {self.progress.step + 1}. Lower "
-                "learning_rate or filter_learning_rate, or lengthen the warm-up."
-            )
-        return total
-
     def _end_step(self, loss: float, tokens: int, seconds: float) -> None:
         progress = self.progress
         progress.step += 1
@@ -287,10 +265,11 @@ class Trainer:
         progress.step_seconds.append(seconds)
         progress.learning_rates.append(self.schedule.get_last_lr()[0])
         rate, speed = progress.learning_rates[-1], tokens / seconds
-        self._display.step(progress, loss)
-        self._log({"loss": loss, "learning_rate": rate, "tokens": tokens, "tokens_per_s": speed})
+        epoch = progress.epoch + progress.batches / self.updates.batches
+        self._log.report(progress.step, epoch, loss, rate)
+        self._record({"loss": loss, "learning_rate": rate, "tokens": tokens, "tokens_per_s": speed})
 
-    def _log(self, values: dict[str, float]) -> None:
-        self._log_file.write({"step": self.progress.step} | values)
+    def _record(self, values: dict[str, float]) -> None:
+        self._log.write({"step": self.progress.step} | values)
         if self.settings.train.tracker is not None:
             self.accelerator.log(values, step=self.progress.step)

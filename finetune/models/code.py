@@ -11,7 +11,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from finetune.errors import refusal
 from finetune.models import loading
@@ -25,29 +24,19 @@ def load_config(
 ) -> tuple[PreTrainedConfig, list[int]]:
     """The model's config, and the label order (`loading.load_config`).
 
-    Raises ``ValueError`` if the model has no decoder and is asked to generate, or if a head of
-    an encoder-decoder is to read the end token of rows that have none.
+    Raises ``ValueError`` if a head of an encoder-decoder is to read the end token of rows that have
+    none.
     """
     name = arguments.model_name_or_path
     if arguments.objective == GENERATE:
         config = loading.pretrained(AutoConfig, name, arguments)
-        if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-            raise refusal(
-                "objective",
-                arguments.objective,
-                f"classify for {name}, whose type {config.model_type} has no encoder and decoder",
-                "Give --objective classify, or choose CodeT5, T5, BART or PLBART.",
-            )
         return config, list(range(len(task.label_names)))
     config, label_order = loading.load_config(arguments, task, tokenizer.pad_token_id)
-    if config.is_encoder_decoder and config.eos_token_id not in tokenizer("")["input_ids"]:
-        raise refusal(
-            "tokenizer_name",
-            arguments.tokenizer_name or name,
-            f"a tokenizer that ends each text with the model's end token {config.eos_token_id}, "
-            "whose hidden state the head reads",
-            "Choose the model's own tokenizer.",
-        )
+    end = config.eos_token_id
+    if config.is_encoder_decoder and end not in tokenizer("")["input_ids"]:
+        allowed = f"one that ends each text with token {end}, whose hidden state the head reads"
+        name = arguments.tokenizer_name or name
+        raise refusal("tokenizer_name", name, allowed, "Choose the model's own tokenizer.")
     return config, label_order
 
 

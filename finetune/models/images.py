@@ -12,11 +12,8 @@ from PIL import Image
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, PreTrainedConfig
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as CLASSIFYING,
-)
 
-from finetune.errors import Refused, refusal
+from finetune.errors import refusal
 from finetune.models.loading import labelled, pretrained, untrained_config
 from finetune.settings.images import ImageModelArguments
 from tasks import Task
@@ -32,25 +29,17 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of a model's ch
 def load_config(arguments: ImageModelArguments, task: Task) -> tuple[PreTrainedConfig, list[int]]:
     """The config with the task's labels, and the label order (`loading.labelled`).
 
-    Raises ``ValueError`` if the model's type cannot classify images, or takes other channels.
+    Raises ``ValueError`` if the model takes images of other channels than `MODES`.
     """
     path = arguments.model_name_or_path
     config = (
         untrained_config(arguments) if path is None else pretrained(AutoConfig, path, arguments)
     )
-    if config.model_type not in CLASSIFYING:
-        raise refusal(
-            "model_type" if path is None else "model_name_or_path",
-            f"{arguments.source}, of type {config.model_type}",
-            f"types that classify images: {', '.join(CLASSIFYING)}",
-            "Choose one of these.",
-        )
     if channels(config) not in MODES:
-        known = ", ".join(f"{number} ({name})" for number, name in MODES.items())
-        raise refusal("num_channels", channels(config), known, "Choose another model.")
+        allowed = ", ".join(f"{number} ({name})" for number, name in MODES.items())
+        raise refusal("num_channels", channels(config), allowed, "Choose another model.")
     config.architectures = config.architectures or []  # transformers reads them as a list
-    mismatched = arguments.ignore_mismatched_sizes
-    return labelled(config, task, path, ignore_mismatched_sizes=mismatched)
+    return labelled(config, task, path)
 
 
 def channels(config: PreTrainedConfig) -> int:
@@ -61,73 +50,37 @@ def channels(config: PreTrainedConfig) -> int:
 def load_processor(arguments: ImageModelArguments, config: PreTrainedConfig) -> Any:
     """The model's image processor or the named one; of an untrained model its type's, as large.
 
-    Raises ``ValueError`` if there is none, or it makes images of other channels.
+    Raises ``ValueError`` if there is none.
     """
     name = arguments.image_processor_name or arguments.model_name_or_path or arguments.config_name
     if name is None:
         processor = _of_type(config.model_type)
     else:
-        try:
-            processor = pretrained(AutoImageProcessor, name, arguments, backend=BACKEND)
-        except Refused as error:
-            raise refusal(
-                "image_processor_name",
-                arguments.image_processor_name,
-                f"a hub id or folder with a preprocessor_config.json, as {name} has not",
-                f"Name one. transformers said: {reason(error.__cause__ or error)}",
-            ) from None
+        processor = pretrained(AutoImageProcessor, name, arguments, backend=BACKEND)
     if arguments.model_name_or_path is None and arguments.image_processor_name is None:
         processor = _fitted(processor, config)
-    wanted, mean = channels(config), processor.image_mean
-    if processor.do_normalize and len(mean) != wanted:
-        raise refusal(
-            "image_processor_name",
-            f"{name}, with means of {len(mean)} channels",
-            f"one of {wanted}, as the model has",
-            "Choose the model's own.",
-        )
     return processor
 
 
 def size_of(processor: Any, mode: str) -> tuple[int, int]:
-    """Height and width of the images that it makes of square ones.
-
-    Raises ``ValueError`` if it makes none.
-    """
-    try:
-        pixels = processor(Image.new(mode, (64, 64)), return_tensors="pt")["pixel_values"]
-    except Exception as error:  # of whatever a processor lacks that was made from its defaults
-        raise refusal(
-            "the image processor",
-            type(processor).__name__,
-            f"one that makes pixel values of images of mode {mode}",
-            f"Name another one: --image_processor_name. It said: {reason(error)}",
-        ) from None
+    """Height and width of the images that it makes of square ones."""
+    pixels = processor(Image.new(mode, (64, 64)), return_tensors="pt")["pixel_values"]
     return pixels.shape[-2], pixels.shape[-1]
 
 
 def check_pixels(model: nn.Module, shape: Sequence[int]) -> None:
-    """Refuse a model that cannot read images of this shape, (channels, height, width).
+    """Warn of rows and columns of pixels on which no output depends, as at the edge of an image.
 
-    Rows and columns at the edge on which no output depends, as where the size is no multiple of
-    the patch's, are told in a warning.
+    ``shape`` is (channels, height, width). The model's error for a shape that it cannot read, as
+    one that its patches do not divide, is raised before training.
     """
     noise = torch.randn((1, *shape), generator=torch.Generator().manual_seed(0))
     noise.requires_grad_()
     is_training = model.training
-    try:
-        with torch.enable_grad():
-            logits = model.eval()(pixel_values=noise).logits
-            (seen,) = torch.autograd.grad(logits.square().sum(), noise)
-    except Exception as error:  # of whichever layer the size does not fit
-        raise refusal(
-            "the model",
-            type(model).__name__,
-            f"one that reads images of {shape[-2]} x {shape[-1]} pixels in {shape[0]} channels",
-            f"Change --config_overrides, or the image processor. It said: {reason(error)}",
-        ) from None
-    finally:
-        model.train(is_training)
+    with torch.enable_grad():
+        logits = model.eval()(pixel_values=noise).logits
+        (seen,) = torch.autograd.grad(logits.square().sum(), noise)
+    model.train(is_training)
     unseen = [int((~seen.any(dim=each)).sum()) for each in ((0, 1, 3), (0, 1, 2))]
     if seen.any() and any(unseen):
         logger.warning(
@@ -141,12 +94,8 @@ def _of_type(kind: str) -> Any:
     try:
         return getattr(transformers, str(IMAGE_PROCESSOR_MAPPING_NAMES[kind][BACKEND]))()
     except (ImportError, KeyError) as error:
-        raise refusal(
-            "model_type",
-            kind,
-            "a type whose image processor can be made from nothing",
-            f"Choose another, or name a processor: --image_processor_name. {reason(error)}",
-        ) from None
+        remedy = f"Choose another, or name one: --image_processor_name. {reason(error)}"
+        raise refusal("model_type", kind, "a type with an image processor", remedy) from None
 
 
 def _fitted(processor: Any, config: PreTrainedConfig) -> Any:

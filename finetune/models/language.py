@@ -33,10 +33,8 @@ def load_tokenizer(
 
 def character_tokenizer(text: Iterable[str | None]) -> PreTrainedTokenizerFast:
     """One token for each character of the text, the line break always; others are unknown."""
-    found = {"\n"}
-    for part in text:
-        found.update(part or "")
-    ordered = (END_OF_TEXT, UNKNOWN, *sorted(found - {UNKNOWN}))
+    characters = {"\n"}.union(*(part or "" for part in text))
+    ordered = (END_OF_TEXT, UNKNOWN, *sorted(characters - {UNKNOWN}))
     vocabulary = {token: i for i, token in enumerate(ordered)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -65,17 +63,15 @@ def load_config(
         tokens = {role: getattr(tokenizer, role) for role in roles}
         config = untrained_config(arguments, vocab_size=len(tokenizer), **tokens)
     if len(tokenizer) > config.vocab_size:
-        raise refusal(
-            "tokenizer_name",
-            arguments.tokenizer_name,
-            f"a tokenizer of at most {config.vocab_size} tokens, as many as {arguments.source} "
-            f"has; it has {len(tokenizer)}",
-            "Choose the model's own, or an untrained model.",
+        name, most = arguments.tokenizer_name, config.vocab_size
+        allowed = (
+            f"a tokenizer of at most {most} tokens, as {arguments.source}; it has {len(tokenizer)}"
         )
+        raise refusal("tokenizer_name", name, allowed, "Choose the model's own tokenizer.")
     return config
 
 
 def positions(config: PreTrainedConfig) -> int | None:
     """How many positions the model has; None if it takes any number."""
-    found: Any = getattr(config, "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
+    count: Any = getattr(config, "max_position_embeddings", None)
+    return count if isinstance(count, int) and count > 0 else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,26 +29,20 @@ from hf_graphattn.model.parallel import whole
 from tasks import Task
 from tasks.refusals import reason
 
-logger = logging.getLogger(__name__)  # of other processes than the main one errors alone are shown
-NAMED = 4  # modules that a line names
-CLASSIFIERS = (
-    "ForSequenceClassification",
-    "ForImageClassification",
-    "ForImageClassificationWithTeacher",
-)
+logger = logging.getLogger(__name__)
+CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification", "WithTeacher")
 
 
 def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: Any) -> Any:
-    """What an Auto class reads of this name: a configuration, a tokenizer, what makes images ...
+    """What an Auto class reads of this name: a configuration, a tokenizer, an image processor ...
 
-    Where it is the model's own it is of the revision asked for, and may bring code of its own if
-    that was allowed. It is kept in the cache asked for.
+    The model's own is read at the chosen revision, and may run the repository's code if that was
+    allowed; that of another repository never runs code.
 
     Raises ``Refused`` if there is no such thing.
     """
     where = arguments.hub()
-    is_own = name == arguments.origin
-    if not is_own:
+    if name != arguments.origin:
         where = {**where, "trust_remote_code": False}
         where.pop("revision", None)
     flag = next((each for each, value in vars(arguments).items() if value == name), "name")
@@ -56,13 +50,14 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         found = kind.from_pretrained(name, **where, **options)
     except (OSError, ValueError) as error:
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
-        remedy = f"{near(name or '') or 'Check it. '}transformers said: {reason(error)}"
+        remedy = f"{near(name or '')}{reason(error)}"
         if "trust_remote_code" in str(error):
-            own, others = "give --trust_remote_code to run that.", "only the model's own is run."
-            remedy = f"It brings code of its own: {own if is_own else others}"
+            remedy = (
+                "It brings code of its own, which --trust_remote_code runs for the model alone."
+            )
         raise refusal(flag, name, allowed, remedy) from error
     if isinstance(found, PreTrainedTokenizerBase) and is_made_up(found):
-        allowed = "with a tokenizer, instead of which transformers makes up one without words"
+        allowed = "with a tokenizer, instead of which transformers makes one without a vocabulary"
         raise refusal(flag, name, allowed, f"{SAVE_ONE} Or name it: --tokenizer_name.")
     return found
 
@@ -83,38 +78,23 @@ def load_config(
     config = pretrained(AutoConfig, arguments.model_name_or_path, arguments)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = pad_token_id
-    mismatched = arguments.ignore_mismatched_sizes
-    return labelled(config, task, arguments.model_name_or_path, ignore_mismatched_sizes=mismatched)
+    return labelled(config, task, arguments.model_name_or_path)
 
 
 def labelled(
-    config: PreTrainedConfig, task: Task, path: str | None, *, ignore_mismatched_sizes: bool
+    config: PreTrainedConfig, task: Task, path: str | None
 ) -> tuple[PreTrainedConfig, list[int]]:
     """The config with the task's labels, and the label order. ``path`` is the checkpoint, if any.
 
     ``label_order[i]`` is the model's number of the task's label i: a checkpoint that was trained on
     the same label names in another order keeps its own. The order is empty for scores.
-
-    Raises ``ValueError`` if the checkpoint's head has another number of labels, unless
-    ``ignore_mismatched_sizes``.
     """
-    own_labels = [str(name) for _, name in sorted((config.id2label or {}).items())]
-    has_head = path is not None and any(
-        name.endswith(CLASSIFIERS) for name in config.architectures or []
-    )
-    count = len(task.label_names) or 1
-    if has_head and len(own_labels) != count and not ignore_mismatched_sizes:
-        raise refusal(
-            "model_name_or_path",
-            path,
-            f"a model with {count} label(s) for task {task.name}; it has {len(own_labels)}: "
-            f"{', '.join(own_labels)}",
-            "Choose another, or give ignore_mismatched_sizes for a new head.",
-        )
     if task.objective == "regress":
         config.num_labels, config.problem_type = 1, "regression"
         return config, []
-    order = _label_order(task, own_labels) if has_head else list(range(count))
+    order = list(range(len(task.label_names)))
+    if path is not None and any(x.endswith(CLASSIFIERS) for x in config.architectures or []):
+        order = _label_order(task, [str(x) for _, x in sorted((config.id2label or {}).items())])
     config.id2label = {order[i]: name for i, name in enumerate(task.label_names)}
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = "single_label_classification"
@@ -131,19 +111,14 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
     elif arguments.model_type is not None and arguments.model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[arguments.model_type]()
     else:
-        raise refusal(
-            "model_type",
-            arguments.model_type,
-            f"a type that transformers has: gpt2 ... ({len(CONFIG_MAPPING.keys())} of them)",
-            "Choose one, or give config_name.",
+        allowed = (
+            f"a type that transformers has, such as gpt2 ({len(CONFIG_MAPPING.keys())} of them)"
         )
+        raise refusal("model_type", arguments.model_type, allowed, "Or give config_name.")
     if getattr(config, "graph_attn", None) is not None:
-        raise refusal(
-            "config_name",
-            arguments.config_name,
-            f"a plain configuration; this one is patched with {config.graph_attn.get('variant')}",
-            "Give that folder as model_name_or_path, or a plain configuration and a variant.",
-        )
+        allowed = f"a plain one; this one is patched with {config.graph_attn.get('variant')}"
+        remedy = "Give that folder as model_name_or_path, or a plain configuration and a variant."
+        raise refusal("config_name", arguments.config_name, allowed, remedy)
     for name, value in known.items():
         setattr(config, name, value)
     if arguments.config_overrides is not None:
@@ -152,44 +127,35 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
 
 
 def _override(config: PreTrainedConfig, overrides: str) -> None:
-    changes = [change.partition("=") for change in overrides.split(",")]
     try:
-        for name, sign, value in changes:
+        for change in overrides.split(","):
+            name, sign, value = change.partition("=")
             if sign and getattr(config, name, "") is None:  # transformers' own cannot set these
                 setattr(config, name, _scalar(value))
             else:
-                config.update_from_string(name + sign + value)
+                config.update_from_string(change)
     except (ValueError, TypeError, StrictDataclassError) as error:
-        known = {
-            name
-            for name, value in config.to_dict().items()
-            if value is None or isinstance(value, int | float | str)
-        }
-        raise refusal(
-            "config_overrides",
-            overrides,
-            f"name=value, parted by commas, of {', '.join(sorted(known))}",
-            f"transformers said: {reason(error)}.",
-        ) from error
+        allowed = "name=value, parted by commas, of the configuration"
+        raise refusal("config_overrides", overrides, allowed, reason(error)) from error
 
 
 def _scalar(text: str) -> Any:
-    """The number, the truth or the word that a text is; YAML alone takes 1e-5 for a word."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
+    """The number, the truth or the word that a text is."""
+    try:
+        return json.loads(text.lower())
+    except ValueError:
+        return text
 
 
-def _label_order(task: Task, own_labels: list[str]) -> list[int]:
-    own, wanted = own_labels, list(task.label_names)
-    if sorted(own) != sorted(wanted):
-        own, wanted = ([name.lower() for name in names] for names in (own, wanted))
-    if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
-        return [own.index(name) for name in wanted]
-    if len(own) == len(wanted) and own != [f"label_{i}" for i in range(len(own))]:
+def _label_order(task: Task, labels: list[str]) -> list[int]:
+    model, wanted = labels, list(task.label_names)
+    if sorted(model) != sorted(wanted):
+        model, wanted = ([name.lower() for name in names] for names in (model, wanted))
+    if sorted(model) == sorted(wanted) and len(set(model)) == len(model):
+        return [model.index(name) for name in wanted]
+    if len(model) == len(wanted) and model != [f"label_{i}" for i in range(len(model))]:
         logger.warning(
-            f"The model's labels are {', '.join(own_labels)}, those of task {task.name} "
+            f"The model's labels are {', '.join(labels)}, those of task {task.name} "
             f"{', '.join(task.label_names)}: taken to be in the same order."
         )
     return list(range(len(wanted)))
@@ -207,13 +173,12 @@ def load_model(
     folder that holds a patched model keeps its filter: ``variant`` must then be none.
     """
     path, backend = settings.model.model_name_or_path, settings.filter.backend
-    # Master weights: transformers would keep the checkpoint's number format, and a small step on a
-    # bfloat16 weight is lost.
     where = settings.model.hub()
     if settings.variant is not None:
         where["trust_remote_code"] = False  # it was given for metrics
-    options = {} if path is None else options | where
-    options |= {"config": config, "dtype": torch.float32}
+    # Master weights: transformers would keep the checkpoint's number format, and a small step on a
+    # bfloat16 weight is lost.
+    known = {"config": config, "dtype": torch.float32}
     if getattr(config, "graph_attn", None) is not None:
         if settings.variant is not None:
             raise refusal(
@@ -222,85 +187,36 @@ def load_model(
                 f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
                 "Drop the flag, or start from a plain checkpoint.",
             )
-        if options.pop("trust_remote_code") and not settings.hub_metrics():
-            raise refusal(
-                "trust_remote_code",
-                True,
-                f"False with {path}, which is patched: its class is transformers' own",
-                "Drop the flag.",
-            )
+        where.pop("trust_remote_code")  # its class is transformers' own
+        options |= known | where
         return _read(ga.from_pretrained, path, auto_class=auto_class, backend=backend, **options)
     if settings.variant is None and backend != "auto":
-        options["attn_implementation"] = backend
-    if path is None:
-        if hasattr(config, "auto_map"):  # it names code of the repository, of the same revision
-            options |= {"trust_remote_code": where["trust_remote_code"]}
-            options |= {"code_revision": where["revision"]} if "revision" in where else {}
-        model = auto_class.from_config(**options)
+        known["attn_implementation"] = backend
+    if path is not None:
+        model = _read(auto_class.from_pretrained, path, **options | known | where)
     else:
-        model = _read(auto_class.from_pretrained, path, **options)
+        if hasattr(config, "auto_map"):  # it names code of the repository, of the same revision
+            known["trust_remote_code"] = where["trust_remote_code"]
+            known |= {"code_revision": where["revision"]} if "revision" in where else {}
+        model = auto_class.from_config(**known)
     if settings.variant is None:
         return model
     return ga.patch_model(model, settings.variant, backend=backend, check=True)
 
 
 def _read(load: Any, path: str, **options: Any) -> PreTrainedModel:
-    """The model, with a line about its weights that the checkpoint lacks, and about the unused."""
     try:
-        with _without_table():
-            model, told = load(path, output_loading_info=True, **options)
-    except OSError as error:
-        allowed = "a hub id that can be reached, or a folder, with weights"
-        said = f"{near(path) or 'Check it. '}transformers said: {reason(error)}"
-        raise refusal("model_name_or_path", path, allowed, said) from error
-    count = len(model.state_dict())
-    kinds = {
-        f"of {count} weights are new, since {path} lacks them": told["missing_keys"],
-        f"of {count} weights are new, since {path} has them in other shapes": [
-            name for name, *_ in told["mismatched_keys"]
-        ],
-        f"weights of {path} are not used": told["unexpected_keys"],
-    }
-    for what, names in kinds.items():
-        if names:
-            logger.info(f"{len(names)} {what}: {_some(names)}")
-    return model
-
-
-@contextmanager
-def _without_table() -> Iterator[None]:
-    """Without transformers' table of a checkpoint's weights, unless an error refers to it."""
-    tables: list[logging.LogRecord] = []
-
-    def is_no_table(record: logging.LogRecord) -> bool:
-        is_table = "LOAD REPORT" in record.getMessage()
-        tables.extend([record] * is_table)
-        return not is_table
-
-    theirs = logging.getLogger("transformers.modeling_utils")
-    theirs.addFilter(is_no_table)
-    try:
-        yield
-    except Exception:
-        for table in tables:
-            theirs.callHandlers(table)
-        raise
-    finally:
-        theirs.removeFilter(is_no_table)
-
-
-def _some(weights: Iterable[str]) -> str:
-    """The modules that the weights are of, the first few by name."""
-    names = list(dict.fromkeys(weight.rpartition(".")[0] or weight for weight in sorted(weights)))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+        return load(path, **options)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a head of another size
+        allowed = "a hub id that can be reached, or a folder, with weights that fit"
+        raise refusal("model_name_or_path", path, allowed, reason(error)) from error
 
 
 def trained_scalars(model: nn.Module) -> list[Tensor]:
     """A copy of every learned scalar of the filters, as it is now."""
-    found = [parameter for _, parameter in ga.filter_parameters(model)]
+    scalars = [parameter for _, parameter in ga.filter_parameters(model)]
     # Under LoRA each filter is there twice: as it was, frozen, and as it is trained.
-    trained = [p for p in found if p.requires_grad] or found
+    trained = [p for p in scalars if p.requires_grad] or scalars
     return [whole(parameter.detach()).cpu().clone() for parameter in trained]
 
 

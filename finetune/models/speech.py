@@ -22,7 +22,6 @@ from transformers import (
     Wav2Vec2CTCTokenizer,
     Wav2Vec2Processor,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
 
 from finetune.errors import refusal
 from finetune.models.loading import load_model, pretrained, untrained_config
@@ -76,8 +75,8 @@ def load_config(
 
     The loss is the mean over recordings of the nats a character.
 
-    Raises ``ValueError`` for a type without a head for CTC, a vocabulary that the checkpoint's head
-    does not have, or a setting that the configuration lacks.
+    Raises ``ValueError`` for a vocabulary that the checkpoint's head does not have, or a setting
+    that the configuration lacks.
     """
     known = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     path = arguments.model_name_or_path
@@ -85,33 +84,18 @@ def load_config(
         config = untrained_config(arguments, **known)
     else:
         config = pretrained(AutoConfig, path, arguments)
-        own = {name: getattr(config, name, None) for name in known}
-        if _has_head(config) and not is_new(arguments) and own != known:
-            raise refusal(
-                "tokenizer_name",
-                arguments.tokenizer_name,
-                f"a vocabulary for the head of {path}, with {own}; this one has {known}",
-                f"Drop the flag, or give {CHARACTERS} for a new vocabulary and head.",
-            )
+        head = {name: getattr(config, name, None) for name in known}
+        if _has_head(config) and not is_new(arguments) and head != known:
+            allowed = f"a vocabulary for the head of {path}, with {head}; this one has {known}"
+            remedy = f"Drop the flag, or give {CHARACTERS} for a new vocabulary and head."
+            raise refusal("tokenizer_name", arguments.tokenizer_name, allowed, remedy)
         config.update(known)
-    if config.model_type not in MODEL_FOR_CTC_MAPPING_NAMES:
-        raise refusal(
-            "model_type" if path is None else "model_name_or_path",
-            arguments.source,
-            f"a type with a head for CTC: {', '.join(MODEL_FOR_CTC_MAPPING_NAMES)}",
-            "Choose one of these.",
-        )
     changes = arguments.regularisation() | {"ctc_loss_reduction": "mean"}
     for name, value in changes.items():
         if not hasattr(config, name):
             allowed = f"None with {arguments.source}, whose configuration has no such setting"
             raise refusal(name, value, allowed, "Drop the flag.")
         setattr(config, name, value)
-    most = getattr(config, "hidden_size", 0)
-    if getattr(config, "mask_feature_prob", 0) and config.mask_feature_length > most:
-        allowed = f"1 to {most}, the model's features, with mask_feature_prob above 0"
-        remedy = "Give --mask_feature_length a smaller number."
-        raise refusal("mask_feature_length", config.mask_feature_length, allowed, remedy)
     return config
 
 
@@ -143,11 +127,8 @@ def load_speech_model(
             head: Any = model.get_submodule(name)
             head.reset_parameters()
     if arguments.freeze_feature_encoder:
-        freeze: Any = getattr(model, "freeze_feature_encoder", None)
-        if freeze is None:
-            allowed = f"False with {arguments.source}, which has no such encoder"
-            raise refusal("freeze_feature_encoder", True, allowed, "Drop the flag.")
-        freeze()
+        speech_model: Any = model
+        speech_model.freeze_feature_encoder()
     return model
 
 

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 import hf_graphattn as ga
-from finetune.errors import MissingError
 from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
 from finetune.settings.schema import Settings
 from hf_graphattn.model.adapters import is_adapted
@@ -59,10 +58,8 @@ def optimizer(model: nn.Module, settings: Settings[Any, Any]) -> torch.optim.Opt
 
 
 def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise MissingError("--peft lora needs PEFT: pip install peft") from error
+    from peft import LoraConfig, get_peft_model
+
     chosen = {name: getattr(arguments, name) for name in LORA}
     chosen = {name: LORA[name] if value is None else value for name, value in chosen.items()}
     heads = list(task_head(model))

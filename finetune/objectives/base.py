@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from finetune.terminal import tqdm
+from finetune.terminal import track
 from tasks import Metric, Split
 
 Batch = Mapping[str, Tensor]
@@ -95,14 +95,14 @@ def answers(
     Both are of all processes, in the order of the split's rows, whichever the loader has read
     first, and without the examples that were repeated to fill the last batch.
     """
-    found, labels = [], []
-    for batch in tqdm(loader, desc=description, leave=False):
+    given, labels = [], []
+    for batch in track(loader, description):
         references = batch.pop("labels", None)
-        found.append(accelerator.gather_for_metrics(answer(batch)))
+        given.append(accelerator.gather_for_metrics(answer(batch)))
         if references is not None:
             labels.append(accelerator.gather_for_metrics(references))
     place = places(loader)
-    return torch.cat(found).cpu()[place], torch.cat(labels).cpu()[place] if labels else None
+    return torch.cat(given).cpu()[place], torch.cat(labels).cpu()[place] if labels else None
 
 
 def places(loader: DataLoader) -> Tensor:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from finetune.errors import diverged_logits
 from finetune.models import speech
 from finetune.objectives.base import Batch, Measured, Objective, places
-from finetune.terminal import tqdm
+from finetune.terminal import track
 from tasks import Metric, Split, Task
 from tasks.metrics import LOSS, scores
 
@@ -54,7 +54,7 @@ class CTC(Objective):
         """Loss and error rates, and what was heard in each recording."""
         model.eval()
         heard, nats = [], []
-        for batch in tqdm(loader, desc=f"Evaluating {split.name}", leave=False):
+        for batch in track(loader, f"Evaluating {split.name}"):
             labels = batch.pop("labels", None)
             logits = model(**batch).logits.float()
             if not bool(torch.isfinite(logits).all()):
@@ -69,16 +69,17 @@ class CTC(Objective):
         if split.name not in self.texts:
             return Measured({}, predicted)
         references = np.array(self.texts[split.name])
-        found = scores(self.task.metrics, predicted, references)
-        return Measured({"loss": float(torch.cat(nats).mean())} | found, predicted, references)
+        metrics = {"loss": float(torch.cat(nats).mean())}
+        metrics |= scores(self.task.metrics, predicted, references)
+        return Measured(metrics, predicted, references)
 
     def read(self, logits: Tensor, lengths: Tensor) -> list[str]:
         """The texts of logits (B, frames, vocabulary), of each row the first ``lengths`` frames."""
         blank = self.tokenizer.pad_token_id
         beyond = torch.arange(logits.shape[1], device=logits.device) >= lengths[:, None]
         likeliest = logits.argmax(-1).masked_fill(beyond, blank)
-        found = self.tokenizer.batch_decode(likeliest, clean_up_tokenization_spaces=False)
-        return [" ".join(text.split()) for text in found]
+        texts = self.tokenizer.batch_decode(likeliest, clean_up_tokenization_spaces=False)
+        return [" ".join(text.split()) for text in texts]
 
 
 def row_nats(logits: Tensor, lengths: Tensor, labels: Tensor, blank: int) -> Tensor:
@@ -91,17 +92,9 @@ def row_nats(logits: Tensor, lengths: Tensor, labels: Tensor, blank: int) -> Ten
         blank: its number.
     """
     counts = (labels >= 0).sum(-1)
-    return (
-        functional.ctc_loss(
-            logits.double().log_softmax(-1).transpose(0, 1),
-            labels.clamp(min=0),
-            lengths,
-            counts,
-            blank=blank,
-            reduction="none",
-        )
-        / counts
-    )
+    log_probs = logits.double().log_softmax(-1).transpose(0, 1)
+    labels = labels.clamp(min=0)
+    return functional.ctc_loss(log_probs, labels, lengths, counts, blank, "none") / counts
 
 
 def _frames(model: nn.Module, batch: Batch, logits: Tensor) -> Tensor:

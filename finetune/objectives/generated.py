@@ -45,36 +45,30 @@ class GeneratedLabels(Objective):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy over the tokens of a training batch's label words."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return model(**inputs, labels=self.words.targets(batch["labels"]), use_cache=False).loss
+        labels = self.words.targets(batch["labels"])
+        return model(**{**batch, "labels": labels}, use_cache=False).loss
 
     def measure(
         self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
     ) -> Measured:
         """The task's metrics, where a text that is no label's word counts as a wrong label."""
-        written, labels = self._written(model, loader, split, accelerator)
-        if labels is None:
-            return Measured({}, written.numpy())
-        predicted = as_wrong(written, labels, len(self.words.words)).numpy()
-        found = scores(self.task.metrics, predicted, labels.numpy())
-        found[UNKNOWN.name] = float((written == NO_LABEL).double().mean())
-        return Measured(found, predicted, labels.numpy(), answers=written.numpy())
-
-    def facts(self) -> dict[str, Any]:
-        """The words that were to be written."""
-        return {"label_words": list(self.words.words)}
-
-    def _written(
-        self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
-    ) -> tuple[Tensor, Tensor | None]:
-        """Numbers of the written labels, and the labels if they are known, both (examples,)."""
         generator: Any = accelerator.unwrap_model(model).eval()
-        return answers(
+        written, labels = answers(
             lambda batch: self.words.write(generator, batch),
             loader,
             accelerator,
             f"Generating {split.name}",
         )
+        if labels is None:
+            return Measured({}, written.numpy())
+        predicted = as_wrong(written, labels, len(self.words.words)).numpy()
+        metrics = scores(self.task.metrics, predicted, labels.numpy())
+        metrics[UNKNOWN.name] = float((written == NO_LABEL).double().mean())
+        return Measured(metrics, predicted, labels.numpy(), answers=written.numpy())
+
+    def facts(self) -> dict[str, Any]:
+        """The words that were to be written."""
+        return {"label_words": list(self.words.words)}
 
 
 @dataclass(frozen=True)
@@ -98,17 +92,13 @@ class LabelWords:
         Raises ``ValueError`` if it cannot spell one, so that reading would not give it back.
         """
         rows = [torch.tensor(tokenizer(text_target=word)["input_ids"]) for word in words]
-        found = cls(words, pad_sequence(rows, batch_first=True, padding_value=IGNORED), tokenizer)
+        made = cls(words, pad_sequence(rows, batch_first=True, padding_value=IGNORED), tokenizer)
         for number, (word, row) in enumerate(zip(words, rows, strict=True)):
-            if found.read(row[None]).tolist() != [number]:
-                raise refusal(
-                    "the label word",
-                    word,
-                    "one that the tokenizer spells and reads back",
-                    f"This one reads {tokenizer.decode(row)!r}: choose another tokenizer_name, "
-                    "or objective classify.",
-                )
-        return found
+            if made.read(row[None]).tolist() != [number]:
+                allowed = f"one that the tokenizer spells, and not as {tokenizer.decode(row)!r}"
+                remedy = "Choose another tokenizer_name, or objective classify."
+                raise refusal("the label word", word, allowed, remedy)
+        return made
 
     def targets(self, labels: Tensor) -> Tensor:
         """Of labels (B,) the decoder's targets, (B, longest)."""
@@ -117,18 +107,14 @@ class LabelWords:
     def read(self, written: Tensor) -> Tensor:
         """Of token ids (B, any length) the labels' numbers (B,); other texts are `NO_LABEL`."""
         texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-        known = {word: number for number, word in enumerate(self.words)}
-        numbers = [known.get(text.strip(), NO_LABEL) for text in texts]
-        return torch.tensor(numbers, device=written.device)
+        numbers = {word: number for number, word in enumerate(self.words)}
+        found = [numbers.get(text.strip(), NO_LABEL) for text in texts]
+        return torch.tensor(found, device=written.device)
 
     def write(self, model: Any, inputs: Batch) -> Tensor:
         """The labels' numbers (B,) that the model writes greedily, `NO_LABEL` for other texts."""
-        written = model.generate(
-            **inputs,
-            max_new_tokens=self.tokens.shape[1],
-            do_sample=False,
-            num_beams=1,
-        )
+        length = self.tokens.shape[1]
+        written = model.generate(**inputs, max_new_tokens=length, do_sample=False, num_beams=1)
         return self.read(written)
 
 

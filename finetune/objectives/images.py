@@ -27,10 +27,10 @@ class ImageLabels(Labels):
         logits = model(pixel_values=batch["pixel_values"]).logits
         return functional.cross_entropy(logits, batch["labels"], label_smoothing=self.smoothing)
 
-    def own(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    def of_logits(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
         """The loss, without smoothing, and top-5 accuracy where the task has it."""
-        found = super().own(logits, labels)
+        metrics = super().of_logits(logits, labels)
         if TOP5 in self.task.metrics:
             best = logits.topk(5).indices
-            found[TOP5.name] = float((best == labels[:, None]).any(-1).float().mean())
-        return found
+            metrics[TOP5.name] = float((best == labels[:, None]).any(-1).float().mean())
+        return metrics

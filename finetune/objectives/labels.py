@@ -49,8 +49,9 @@ class Labels(Objective):
         if labels is None:
             return Measured({}, predicted)
         references = labels.numpy()
-        found = scores(self.task.metrics, predicted, references)
-        return Measured(self.own(logits, labels) | found, predicted, references)
+        metrics = self.of_logits(logits, labels)
+        metrics |= scores(self.task.metrics, predicted, references)
+        return Measured(metrics, predicted, references)
 
     def outputs(
         self, model: nn.Module, loader: DataLoader, accelerator: Accelerator, description: str
@@ -68,8 +69,8 @@ class Labels(Objective):
         order = torch.tensor(self.label_order)
         return logits[:, order], None if labels is None else torch.argsort(order)[labels]
 
-    def own(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
-        """What is measured of the logits themselves: the mean loss over the examples."""
+    def of_logits(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        """What is measured of the logits: the mean loss over the examples."""
         if self.task.objective == "regress":
             return {"loss": float(functional.mse_loss(logits.squeeze(-1), labels.float()))}
         return {"loss": float(functional.cross_entropy(logits, labels))}

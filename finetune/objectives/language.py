@@ -23,7 +23,7 @@ from finetune.data.text import Text
 from finetune.data.windows import IGNORED, Blocks
 from finetune.errors import diverged_logits
 from finetune.objectives.base import Batch, Measured, Objective
-from finetune.terminal import tqdm
+from finetune.terminal import track
 from tasks import Metric, Split, Task
 from tasks.lm import perplexities
 from tasks.metrics import scores
@@ -62,12 +62,12 @@ class LanguageModelling(Objective):
         self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
     ) -> Measured:
         """Nats and perplexities of the split's text, each with its denominator."""
-        text, description = self.texts[split.name], f"Evaluating {split.name}"
-        asked = [metric for metric in self.metrics if metric.function or metric.together]
-        return measure_text(model, loader, text, accelerator, description, asked)
+        others = [metric for metric in self.metrics if metric.function or metric.together]
+        name = f"Evaluating {split.name}"
+        return measure_text(model, loader, self.texts[split.name], accelerator, name, others)
 
     def facts(self) -> dict[str, Any]:
-        """What results must state: the protocol, and what of the training text is used."""
+        """The protocol, and how much of the training text is used."""
         return {
             "eval_protocol": "block" if self.stride is None else "sliding",
             "block_size": self.blocks.size,
@@ -78,13 +78,14 @@ class LanguageModelling(Objective):
         }
 
 
+@torch.no_grad()
 def measure_text(
     model: nn.Module,
     loader: DataLoader,
     text: Text,
     accelerator: Accelerator,
     description: str,
-    asked: Sequence[Metric] = (),
+    others: Sequence[Metric] = (),
 ) -> Measured:
     """Loss and perplexities of a text, each with its denominator.
 
@@ -92,9 +93,10 @@ def measure_text(
         model: a causal language model, prepared by accelerate as the loader is.
         loader: batches of `Windows` over the text.
         text: its tokens and words.
-        accelerator: sums over the processes.
+        accelerator: sums over the processes, in float64; a row that was repeated to fill the last
+            batch counts once.
         description: of the progress bar.
-        asked: metrics of the most likely next tokens, beside the perplexities.
+        others: metrics of the most likely next tokens, beside the perplexities.
 
     Returns:
         ``loss`` (nats a token), ``perplexity``, for a word-level text ``word_perplexity``, which is
@@ -105,70 +107,30 @@ def measure_text(
     Raises:
         DivergedError: if the model's logits are NaN.
     """
-    read = summed_nats(model, loader, accelerator, description, with_tokens=bool(asked))
-    if math.isnan(read.nats):
-        raise diverged_logits()
-    total = len(text.tokens)
-    counted = {"words": text.words, "bytes": text.bytes}
-    known = {name: count for name, count in counted.items() if count}
-    shares = {f"{name}_per_token": count / total for name, count in known.items()}
-    found = perplexities(read.nats, read.predicted, **shares)
-    if asked:
-        found |= scores(asked, *np.concatenate(read.tokens, axis=1))
-    counts = {"predicted_tokens": read.predicted, "tokens": total, **known}
-    return Measured(found, counts=counts)
-
-
-@dataclass
-class Reading:
-    """What a model made of a text.
-
-    Attributes:
-        nats: negative log-probability, summed over the scored tokens.
-        predicted: how many tokens were scored.
-        tokens: (2, any number) each: the most likely tokens, and those of the text.
-    """
-
-    nats: float
-    predicted: int
-    tokens: list[np.ndarray]
-
-
-def summed_nats(
-    model: nn.Module,
-    loader: DataLoader,
-    accelerator: Accelerator,
-    description: str,
-    *,
-    with_tokens: bool = False,
-) -> Reading:
-    """Negative log-probability of all scored tokens, in float64 over all processes.
-
-    A row that was repeated to fill the last batch counts once.
-
-    Args:
-        model: a causal language model, prepared by accelerate as the loader is.
-        loader: batches of `Windows` over a text.
-        accelerator: sums over the processes.
-        description: of the progress bar.
-        with_tokens: keep the most likely tokens too, for metrics of predictions.
-    """
     model.eval()
     forward = inspect.signature(accelerator.unwrap_model(model).forward).parameters
-    total, tokens = torch.zeros(2, dtype=torch.float64), []
-    for batch in tqdm(loader, desc=description, leave=False):
+    total, pairs = torch.zeros(2, dtype=torch.float64), []
+    for batch in track(loader, description):
         labels, options = batch.pop("labels"), {"use_cache": False}
         if "logits_to_keep" in forward:
             # A sliding window scores its end only: the vocabulary's layer is most of the work.
             first = int((labels != IGNORED).any(dim=0).int().argmax())
             labels = labels[:, first:]
             options["logits_to_keep"] = labels.shape[1]
-        with torch.no_grad():
-            logits = model(**batch, **options).logits
+        logits = model(**batch, **options).logits
         total += accelerator.gather_for_metrics(row_nats(logits, labels)).cpu().sum(dim=0)
-        if with_tokens:
-            tokens.append(_scored_tokens(logits, labels, accelerator))
-    return Reading(float(total[0]), int(total[1]), tokens)
+        if others:
+            pairs.append(_scored_tokens(logits, labels, accelerator))
+    nats, predicted, tokens = float(total[0]), int(total[1]), len(text.tokens)
+    if math.isnan(nats):
+        raise diverged_logits()
+    sizes = {n: count for n, count in (("words", text.words), ("bytes", text.bytes)) if count}
+    shares = {f"{name}_per_token": count / tokens for name, count in sizes.items()}
+    metrics = perplexities(nats, predicted, **shares)
+    if others:
+        metrics |= scores(others, *np.concatenate(pairs, axis=1))
+    counts = {"predicted_tokens": predicted, "tokens": tokens, **sizes}
+    return Measured(metrics, counts=counts)
 
 
 def row_nats(logits: Tensor, labels: Tensor) -> Tensor:
@@ -186,7 +148,7 @@ def row_nats(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _scored_tokens(logits: Tensor, labels: Tensor, accelerator: Accelerator) -> np.ndarray:
-    """The most likely token at each scored place, and the text's own: (2, any number)."""
+    """The most likely token at each scored position, and the text's: (2, any number)."""
     pairs = torch.stack([logits.argmax(-1), labels], dim=1)
     # Processes may have read windows of different lengths.
     pairs = accelerator.pad_across_processes(pairs, dim=2, pad_index=IGNORED)

@@ -44,8 +44,7 @@ class OutputArguments:
     hub_model_id: str | None = flag("Repository to push to; default: output_dir's name.", free=True)
     hub_private_repo: bool | None = flag("Whether a new repository is private.", free=True)
     hub_example: bool | None = flag(
-        "Show an evaluation row in the code of the pushed card; default: where anyone may read the "
-        "dataset on the hub, or the rows come with the project.",
+        "Show an evaluation row in the code of the pushed card, which is then public.",
         free=True,
     )
     license: str | None = flag(

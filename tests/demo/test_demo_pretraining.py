@@ -1,4 +1,4 @@
-"""What the three pretraining scripts share, and that each writes a checkpoint that loads."""
+"""What the two pretraining scripts share, and that each writes a checkpoint that loads."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
-from tasks import corpus, demo_code
-from tools.demo import pretrain_bert, pretrain_gpt2, pretrain_t5, pretraining
+from tasks import corpus
+from tools.demo import pretrain_bert, pretrain_gpt2, pretraining
 from tools.demo.pretraining import Arguments
 
 WORDS = [f"{first}{last}" for first in ("wo", "ka", "li", "te") for last in ("rd", "no", "sum")]
 DROPOUT = {
     pretrain_bert: ("hidden_dropout_prob", "attention_probs_dropout_prob"),
     pretrain_gpt2: ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    pretrain_t5: ("dropout_rate",),
 }
 
 
@@ -39,9 +38,7 @@ def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" ".join(draw.choices(WORDS, k=9)) + "." for _ in range(120)]
     modules = [name for name in map(str, range(99)) if corpus.side_of(name) == "train"]
     documents = [corpus.Document(modules[0], (text, text)) for text in texts]
-    functions = [demo_code.Function(modules[0], f"def f(x):\n    return {i}") for i in range(20)]
     monkeypatch.setattr(corpus, "documents", lambda: tuple(documents))
-    monkeypatch.setattr(demo_code, "functions", lambda: tuple(functions))
 
 
 def test_batches_hold_every_row_once_within_the_length() -> None:
@@ -57,9 +54,9 @@ def test_rows_are_filled_up_at_their_ends() -> None:
 
 
 def test_flags_win_over_what_made_the_shipped_checkpoint() -> None:
-    found = pretraining.parse(pretrain_t5.SHIPPED, ["--minutes", "3"])
-    assert (found.minutes, found.vocab_size) == (3.0, 3072)
-    assert pretraining.parse(pretrain_t5.SHIPPED, []) == pretrain_t5.SHIPPED
+    parsed = pretraining.parse(pretrain_bert.SHIPPED, ["--minutes", "3"])
+    assert (parsed.minutes, parsed.learning_rate) == (3.0, 3e-3)
+    assert pretraining.parse(pretrain_bert.SHIPPED, []) == pretrain_bert.SHIPPED
 
 
 def test_schedule_warms_up_and_ends_at_zero() -> None:

@@ -17,11 +17,17 @@ import hf_graphattn as ga
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"timm_vit.py": "timm"}
-FLAGS = {"graph_regression.py": ["--graphs", "40", "--steps", "3", "--seeds", "2"]}
+FLAGS = {
+    "graph_regression.py": ["--graphs", "40", "--steps", "3", "--seeds", "2"],
+    "question_answering.py": ["1", "60"],
+    "token_classification.py": ["3"],
+}
 LONG = ("graph_regression.py", "laplacian_eigenmaps.py")  # whose parts are tested below
 SHOWN = {  # the others print the report
     "laplacian_eigenmaps.py": "block 8 ",
     "graph_regression.py": "gfsa - plain: 95 % interval ",
+    "question_answering.py": "exact match ",
+    "token_classification.py": "F1 ",
 }
 
 
@@ -38,6 +44,21 @@ def test_an_example_runs(script: Path, tmp_path: Path) -> None:
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert SHOWN.get(script.name, "self-attention modules filtered") in done.stdout
+
+
+def test_spans_of_entities_and_answers_in_a_context() -> None:
+    ner = runpy.run_path(str(ROOT / "examples" / "token_classification.py"))
+    tags = ["B-PER", "I-PER", "B-PER", "O", "I-LOC", "B-LOC"]
+    expected = {(0, 2, "PER"), (2, 3, "PER"), (4, 5, "LOC"), (5, 6, "LOC")}
+    assert ner["spans"](tags) == expected
+    assert ner["spans"](["O"]) == set()
+    qa = runpy.run_path(str(ROOT / "examples" / "question_answering.py"))
+    rows, tokenizer = qa["made"](20).to_list(), qa["tokenizer"]
+    batch = qa["collate"](rows)
+    for ids, start, end, row in zip(
+        batch["input_ids"], batch["start_positions"], batch["end_positions"], rows, strict=True
+    ):
+        assert tokenizer.decode(ids[start : end + 1]) == row["answer"]
 
 
 @pytest.mark.parametrize("is_patched", [False, True])

@@ -217,7 +217,7 @@ def test_seconds_per_step_leave_out_the_first() -> None:
 
 def test_the_time_of_earlier_parts_counts(tmp_path: Path) -> None:
     run = trainer(tmp_path, *STEPS, "--checkpointing_steps", "2")
-    run.progress = progress.Progress.of({"step_seconds": [], "train_seconds": 1000.0})
+    run.progress = progress.Progress(train_seconds=1000.0)
     found = run.train().train_seconds
     assert 1000.0 < found < 2000.0
     first, last = (

@@ -110,7 +110,6 @@ def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
     argv[argv.index("cola")] = "mrpc"
     with pytest.raises(ValueError, match=r"dataset_name is .*; allowed: a folder with .*mrpc"):
         glue.main(argv)
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ def test_a_launch_that_loses_processes_is_refused(
     for name, value in (("ACCELERATE_USE_CPU", "True"), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, value)
     with pytest.raises(
-        ValueError, match=r"num_processes is 'more than 1'.*--multi_gpu --num_processes 2"
+        ValueError, match=r"the launch is 'several processes'.*--multi_gpu --num_processes 2"
     ):
         glue.main(flags(tmp_path, "cola"))
 
@@ -196,10 +195,8 @@ def test_a_launch_for_gpus_is_refused_without_them(
         mixed_precision="no",
     )
     monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
-    asked = "FSDP" if launched else "several GPUs"
-    with pytest.raises(
-        ValueError, match=rf"the launch is '{asked}'; .* on cpu, .*--multi_gpu --num"
-    ):
+    asked = "FSDP" if launched else "several processes"
+    with pytest.raises(ValueError, match=rf"the launch is '{asked}'; .* on cpu.*--multi_gpu --num"):
         launch.make_accelerator(TrainArguments(output_dir="out"))
 
 

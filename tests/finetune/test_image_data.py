@@ -228,7 +228,7 @@ def test_rows_are_numbered_as_in_their_file_where_a_share_of_them_is_held_out(
         ({"train_dir": None}, "train_dir is None; allowed: a folder beside validation_dir"),
         (
             {"model_type": "gpt2", "config_overrides": None},
-            "model_type is 'gpt2, of type gpt2'; al",
+            "model_type is 'gpt2'; allowed: a type w",
         ),
         (
             {"model_type": "no", "config_overrides": None},

@@ -37,7 +37,7 @@ def load(path: Path, task: tasks.Task, *flags: str) -> tuple[PreTrainedModel, li
     return loading.load_model(chosen, config, ignore_mismatched_sizes=replaced), order
 
 
-@pytest.mark.parametrize("kind", ["bert", "deberta-v2", "gpt2", "mbart", "splinter", "t5"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
 def test_a_tokenizer_that_transformers_makes_up_is_refused(tmp_path: Path, kind: str) -> None:
     """Some have special tokens alone, some a blank and an unknown one beside: no words in any."""
     AutoConfig.for_model(kind).save_pretrained(tmp_path)
@@ -71,7 +71,7 @@ def test_labels_that_differ_in_case_alone_keep_their_order() -> None:
     config = ViTConfig(
         id2label={0: "A", 1: "b", 2: "a"}, architectures=["ViTForImageClassification"]
     )
-    found, order = loading.labelled(config, task, "letters", ignore_mismatched_sizes=False)
+    found, order = loading.labelled(config, task, "letters")
     assert order == [2, 0, 1]
     assert found.id2label == {0: "A", 1: "b", 2: "a"}
 
@@ -99,9 +99,7 @@ def test_other_label_names_are_reported(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_a_head_of_another_size_is_refused_and_the_remedy_works(bert: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"3 label\(s\) for task mnli; it has 2.*ignore_mismatched"
-    ):
+    with pytest.raises(ValueError, match=r"with weights that fit.*`ignore_mismatched_sizes`"):
         load(bert, MNLI)
     model, order = load(bert, MNLI, "--ignore_mismatched_sizes")
     assert (model.classifier.out_features, order) == (3, [0, 1, 2])

@@ -15,7 +15,6 @@ import pytest
 import tiny_code
 import tiny_task
 import torch
-from accelerate import PartialState
 from glue_runs import flags, written
 from hub_server import pushed
 from huggingface_hub import ModelCard
@@ -24,7 +23,7 @@ from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
 import hf_graphattn as ga
 import tasks
-from finetune.engine import launch, publishing, run
+from finetune.engine import launch, publishing
 from finetune.errors import Refused
 from finetune.glue import SCHEMA
 
@@ -113,7 +112,7 @@ def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> N
         assert torch.equal(pulled(**inputs).logits, own(**inputs).logits)
 
 
-def test_a_pushed_run_tells_no_path_of_the_machine(tmp_path: Path) -> None:
+def test_a_pushed_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
     """`pushed` looks for that of its folder in all files; here in a language model's, tracked."""
     text = tmp_path / "secret" / "text.txt"
     text.parent.mkdir()
@@ -126,17 +125,17 @@ def test_a_pushed_run_tells_no_path_of_the_machine(tmp_path: Path) -> None:
         *("--test_file", str(text), "--push_to_hub", "--hub_model_id", "user/lm"),
     ]
     files = pushed("lm", argv, "user/lm", tmp_path / "home")
-    said = json.loads(files["all_results.json"])
-    assert said["settings"]["train_file"] == ".../text.txt"
-    assert said["data"]["train"]["files"] == {".../text.txt": text.stat().st_size}
-    assert said["settings"]["hub_model_id"] == "user/lm"
+    results = json.loads(files["all_results.json"])
+    assert results["settings"]["train_file"] == ".../text.txt"
+    assert results["data"]["train"]["files"] == {".../text.txt": text.stat().st_size}
+    assert results["settings"]["hub_model_id"] == "user/lm"
     kept = json.loads((tmp_path / "out" / "all_results.json").read_text())
     assert kept["settings"]["train_file"] == str(text)
     assert list((tmp_path / "out").rglob("hparams.yml"))
 
 
 @pytest.mark.full
-def test_a_pushed_adapter_tells_no_path_of_its_base(tmp_path: Path) -> None:
+def test_a_pushed_adapter_has_no_path_of_its_base(tmp_path: Path) -> None:
     """Without filters its card is PEFT's own."""
     tiny_code.save_data(tmp_path / "data")
     argv = [
@@ -150,20 +149,20 @@ def test_a_pushed_adapter_tells_no_path_of_its_base(tmp_path: Path) -> None:
     assert b"base_model: .../t5" in files["README.md"]
 
 
-def test_files_of_one_name_are_all_told(tmp_path: Path) -> None:
+def test_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
     sizes = {str(tmp_path / "a" / "x.csv"): 1, str(tmp_path / "b" / "x.csv"): 2, "hf/repo": 3}
     (tmp_path / "all_results.json").write_text(json.dumps({"data": sizes}))
     (made,) = publishing.additions(tmp_path)
     with made.as_file() as file:
-        said = json.load(file)["data"]
-    assert said == {".../x.csv": 1, ".../x.csv (2)": 2, "hf/repo": 3}
+        pushed_sizes = json.load(file)["data"]
+    assert pushed_sizes == {".../x.csv": 1, ".../x.csv (2)": 2, "hf/repo": 3}
 
 
 def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:
     settings = SCHEMA.parse(flags(tmp_path, "mrpc"))
     results = {"eval_f1": 0.5, "eval_accuracy": 0.25, "train_loss": 1.0, "best": {"value": 2.0}}
     results |= {"eval_runtime": 3.0, "greater_is_better": {"eval_f1": True, "eval_accuracy": True}}
-    found = publishing.evaluations(tasks.get("mrpc"), settings, results)
+    found = list(publishing.evaluations(tasks.get("mrpc"), settings, results))
     assert [(each.metric_type, each.metric_value) for each in found] == [
         ("f1", 0.5),
         ("accuracy", 0.25),
@@ -171,18 +170,18 @@ def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:
 
 
 def test_each_split_has_its_own_evaluations(tmp_path: Path) -> None:
-    """MNLI's second validation set is not told as if it were the first."""
+    """MNLI's second validation set is not taken for the first."""
     settings = SCHEMA.parse(flags(tmp_path, "mnli"))
     results = {"eval_accuracy": 0.5, "eval_accuracy_mm": 0.25}
     results["greater_is_better"] = dict.fromkeys(results, True)
-    found = publishing.evaluations(tasks.get("mnli"), settings, results)
+    found = list(publishing.evaluations(tasks.get("mnli"), settings, results))
     assert [(each.metric_type, each.dataset_split, each.metric_value) for each in found] == [
         ("accuracy", "validation_matched", 0.5),
         ("accuracy", "validation_mismatched", 0.25),
     ]
 
 
-def test_a_local_folder_of_data_is_not_told(tmp_path: Path) -> None:
+def test_a_local_folder_of_data_is_not_named(tmp_path: Path) -> None:
     settings = SCHEMA.parse(flags(tmp_path, "mrpc"))
     settings.data.dataset_name = str(tmp_path)
     results = {"eval_f1": 0.5, "greater_is_better": {"eval_f1": True}}
@@ -190,68 +189,44 @@ def test_a_local_folder_of_data_is_not_told(tmp_path: Path) -> None:
     assert found.dataset_type == "mrpc"
 
 
-def test_a_row_is_shown_unasked_only_if_anyone_may_read_the_data(
-    tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dataset of the hub that is open, or the project's own."""
-    rows = tmp_path / "rows.csv"
-    rows.write_text("sentence,label\na,b\n")
-    base = ["--model_name_or_path", "m", "--output_dir", str(tmp_path / "o")]
-    cola, files = (
-        ["--task_name", "cola"],
-        [
-            *("--train_file", str(rows)),
-            *("--validation_file", str(rows)),
-        ],
-    )
-    own = SimpleNamespace(dataset_name=None, builder=lambda: None)  # as finetune makes it of files
-    cases = {
-        "own files": (own, files, False),
-        "own folder": (tasks.get("cola"), [*cola, "--dataset_name", str(tmp_path)], False),
-        "the task's": (tasks.get("cola"), cola, True),
-        "another of the hub": (tasks.get("cola"), [*cola, "--dataset_name", "nyu-mll/glue"], True),
-        "private": (tasks.get("cola"), [*cola, "--dataset_name", "company/mails"], False),
-        "gated": (tasks.get("cola"), [*cola, "--dataset_name", "ILSVRC/imagenet-1k"], False),
-        "the project's": (tasks.get("demo", "glue"), ["--task_name", "demo"], True),
-        "of one's own code": (own, ["--task_name", "demo"], False),
-    }
-    for task, words, is_shown in cases.values():
-        for said, expected in (((), is_shown), (("true",), True), (("false",), False)):
-            settings = SCHEMA.parse([*base, *words, *(["--hub_example", *said] if said else [])])
-            assert publishing.shows_row(settings, task) == expected
-    monkeypatch.setattr(hub, "error", ConnectionError("no route"))
-    assert not publishing.shows_row(SCHEMA.parse([*base, *cola]), tasks.get("cola"))
-
-
-@pytest.mark.parametrize("is_main", [True, False])
-def test_of_processes_that_share_a_model_one_asks_the_hub(
-    tmp_path: Path, is_main: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others need no token; all make the card, and one pushes."""
-    PartialState()  # what the log asks for
-    asked, told = [], publishing.Target("user/out", "mit", True)
-    trainer = SimpleNamespace(
+def stand_in(folder: Path, model: Any = None, *, is_main: bool = True, **flags_: Any) -> Any:
+    """A trainer whose run has ended."""
+    arguments = [*flags(folder, "cola", "--push_to_hub"), *flags_.get("arguments", ())]
+    return SimpleNamespace(
         accelerator=SimpleNamespace(is_main_process=is_main, unwrap_model=lambda model: model),
         task=tasks.get("cola"),
-        settings=SCHEMA.parse(flags(tmp_path, "cola", "--variant", "gfsa")),
-        model=None,
-        folder=tmp_path,
+        settings=SCHEMA.parse(arguments),
+        model=model,
+        folder=folder,
         example=torch.tensor([1, 2]),
     )
-    monkeypatch.setattr(publishing, "target", lambda *_: asked.append("hub") or told)
-    monkeypatch.setattr(publishing, "push", lambda *_: asked.append("push"))
-    monkeypatch.setattr(publishing, "card_of", lambda *of: asked.append(of[1:2] + of[-1:]))
-    monkeypatch.setattr(run, "is_spread", lambda model: True)
-    monkeypatch.setattr(run, "broadcast_object_list", lambda found: [told])
-    monkeypatch.setattr(run.ga, "is_patched", lambda model: True)
+
+
+@pytest.mark.parametrize("shows_row", [True, False])
+@pytest.mark.parametrize("is_main", [True, False])
+def test_of_processes_that_share_a_model_one_asks_the_hub(
+    tmp_path: Path, hub: type[Hub], is_main: bool, shows_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others need no token; all make the card, and one pushes. A row is shown on demand."""
+    calls: list[Any] = []
+    arguments = ("--variant", "gfsa", *(["--hub_example"] * shows_row))
+    trainer = stand_in(tmp_path, is_main=is_main, arguments=arguments)
+    monkeypatch.setattr(publishing, "_on_the_hub", lambda _: calls.append("hub") or ("u/o", "mit"))
+    monkeypatch.setattr(publishing, "upload", lambda *_: calls.append("upload"))
+    monkeypatch.setattr(publishing, "save_example", lambda *_: None)
+    card = SimpleNamespace(save=lambda path: None)
+    monkeypatch.setattr(publishing, "_card", lambda *of: calls.append((of[1], of[-1])) or card)
+    monkeypatch.setattr(publishing, "is_spread", lambda model: True)
+    monkeypatch.setattr(publishing, "broadcast_object_list", lambda found: [("u/o", "mit")])
+    monkeypatch.setattr(publishing.ga, "is_patched", lambda model: True)
     processor = SimpleNamespace(decode=lambda ids: f"{ids.tolist()}")
-    run.push(trainer, processor, {})
-    card = (told, "[1, 2]")
-    assert asked == (["hub", card, "push"] if is_main else [card])
+    publishing.push(trainer, processor, {})
+    made = (("u/o", "mit"), "[1, 2]" if shows_row else None)
+    assert calls == (["hub", made, "upload"] if is_main else [made])
 
 
 class Hub:
-    """A hub's client that fails, or else remembers what it was asked for."""
+    """A hub's client that fails, or else remembers the repositories that were made."""
 
     made: tuple[str, ...] = ()
     error: Exception | None = None
@@ -262,12 +237,6 @@ class Hub:
         Hub.made += (name,)
         return SimpleNamespace(repo_id=f"user/{name}")
 
-    def dataset_info(self, name: str, token: object) -> Any:
-        assert token is False  # as anyone sees it
-        if self.error is not None or name == "company/mails":
-            raise self.error or OSError("401")
-        return SimpleNamespace(gated="auto" if name.startswith("ILSVRC") else False)
-
     def create_commit(self, *_: Any, **__: Any) -> None:
         raise OSError("the line\nwas cut")
 
@@ -275,46 +244,48 @@ class Hub:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> type[Hub]:
     monkeypatch.setattr(publishing, "HfApi", Hub)
-    monkeypatch.setattr(publishing, "get_token", lambda: "hf_x")
     monkeypatch.setattr(Hub, "made", ())
     return Hub
-
-
-def asked(folder: Path, *more: str) -> Any:
-    return SCHEMA.parse(flags(folder, "cola", "--push_to_hub", *more))
 
 
 def test_what_cannot_be_pushed_is_refused_before_training(
     tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert publishing.repository(asked(tmp_path)) == "user/out"
+    settings = stand_in(tmp_path).settings
+    assert publishing.repository(settings) == "user/out"
     assert hub.made == ("out",)
-    with pytest.raises(ValueError, match="hub_model_id is 'a/b/c'; allowed: the name of a hub"):
-        publishing.repository(asked(tmp_path, "--hub_model_id", "a/b/c"))
     monkeypatch.setattr(hub, "error", ConnectionError("no route"))
-    with pytest.raises(Refused, match="The repository 'out' cannot be pushed to: no route"):
-        publishing.repository(asked(tmp_path))
-    monkeypatch.setattr(publishing, "get_token", lambda: None)
-    told = r"token of the hub; there is none here.*hf auth login"
-    with pytest.raises(Refused, match=told), launch.start(asked(tmp_path)):
+    words = "The repository 'out' cannot be pushed to; .*hf auth login.*: no route"
+    with pytest.raises(Refused, match=words), launch.start(settings):
         pass
     with pytest.raises(Refused, match="push_to_hub is True; allowed: False with do_eval_only"):
-        asked(tmp_path, "--do_eval_only")
+        SCHEMA.parse(flags(tmp_path, "cola", "--push_to_hub", "--do_eval_only"))
+
+
+@pytest.mark.parametrize("name", [None, "a/b/c"])
+def test_without_a_token_or_a_name_nothing_is_trained(
+    tmp_path: Path, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's own client says so, before it asks the hub."""
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
+    arguments = [] if name is None else ["--hub_model_id", name]
+    with pytest.raises(Refused, match="cannot be pushed to"):
+        publishing.repository(stand_in(tmp_path, arguments=arguments).settings)
 
 
 def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
     with pytest.raises(
         Refused, match=r"is whole, but could not be pushed \(`python .*upload\(.*'user/out'"
     ):
-        publishing.push(tmp_path, publishing.repository(asked(tmp_path)), "cola: none")
+        publishing.upload(tmp_path, "user/out")
 
 
 def test_the_example_of_an_earlier_push_is_not_pushed_again(
     tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "create_commit", lambda *_, **__: "address")
-    image = Image.fromarray(image_runs.pixels(1))
-    publishing.push(tmp_path, "user/out", "cola: gfsa", ModelCard("with"), image)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "example.png"]
-    publishing.push(tmp_path, "user/out", "cola: gfsa", ModelCard("without"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md"]
+    monkeypatch.setattr(publishing, "_card", lambda *_: None)
+    (tmp_path / "example.png").touch()
+    trainer = stand_in(tmp_path, torch.nn.Linear(1, 1))
+    assert publishing.push(trainer, None, {}) == "address"
+    assert not (tmp_path / "example.png").exists()

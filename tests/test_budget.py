@@ -40,7 +40,7 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "finetune/objectives": (400, "a file an objective"),
     "finetune/settings": (1250, "flags, recipes and the variants' own flags"),
     "finetune/studies": (500, "the studies of docs/evidence.md, and the page"),
-    "tasks": (1400, "five families of tasks, metrics, and text that needs no network"),
+    "tasks": (1000, "five families of tasks, a table of metrics, text that needs no network"),
     "tests": (24300, "as many as the library, the scripts and the tasks have, and a quarter more"),
     "benchmarks": (1500, "speed and memory, on CPU and GPU"),
     "tools": (850, "how the shipped checkpoints were made"),

@@ -78,7 +78,7 @@ def with_metrics(task: Task, asked: Sequence[str] | None) -> Task:
     if not asked:
         return task
     known = {metric.name for metric in task.metrics}
-    samples: dict[str, Sequence[Any]] = {"regress": (0.0, 1.0, 2.0, 3.0), "ctc": ("a", "a b")}
+    samples: dict[str, Sequence[Any]] = {"regress": (0.0, 0.5, 1.0, 2.5), "ctc": ("a", "a b")}
     sample = samples.get(task.objective, range(len(task.label_names)))
     loaded = metrics.load(asked, sample or (0, 1))
     added = [metric for metric in loaded if metric.name not in known]

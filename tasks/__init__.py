@@ -56,7 +56,7 @@ class Task:
     The other fields are for language models. ``row_end`` is what follows each row's text: a
     newline where there is none yet (``newline``), or always the tokenizer's token (``eos``).
     ``word_level`` says that white space separates the text's words, so that a perplexity a word
-    can be compared. ``other_configs`` are other forms of the data.
+    can be compared.
     """
 
     name: str
@@ -80,7 +80,6 @@ class Task:
     score_range: tuple[float, float] | None = None
     row_end: str = "none"
     word_level: bool = False
-    other_configs: tuple[str, ...] = ()
     builder: Callable[[], DatasetDict] | None = None
     verbatim: bool = False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import functools
 import random
+from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, Value
 
@@ -88,7 +89,7 @@ def _rows(side: corpus.Side, count: int, seed: int) -> Dataset:
     generator = random.Random(f"{side} {seed}")
     suitable = [found for found in functions() if corpus.side_of(found[0]) == side]
     generator.shuffle(suitable)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for module, source in suitable:
         is_defective = len(rows) % 2 == 1
         changed = defective(source, generator)

@@ -304,5 +304,5 @@ def _number(
 
 
 def _is_number(value: Any) -> bool:
-    is_one = isinstance(value, Real | np.ndarray | np.generic) and np.ndim(value) == 0
-    return is_one and np.asarray(value).dtype.kind in "iuf"
+    found = np.asarray(value if isinstance(value, Real | np.ndarray | np.generic) else None)
+    return found.ndim == 0 and found.dtype.kind in "iuf"

@@ -273,7 +273,7 @@ def label_numbers(task: Task, split: str, rows: Dataset, *, may_hide: bool) -> p
 
 def check_classes(name: str, split: str, rows: Dataset) -> None:
     """Raise ``Refused`` if all of many rows have one label."""
-    labels = stored(rows, name).unique().to_pylist() if len(rows) > 1 else ()
+    labels = stored(rows, name).unique().to_pylist() if len(rows) > 1 else []
     if len(labels) == 1:
         feature, what = rows.features[name], f"column {name} of split {split!r}{source(rows)}"
         label = feature.int2str(labels[0]) if isinstance(feature, ClassLabel) else labels[0]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +21,9 @@ from hub_server import HubServer
 from image_runs import CLASSES, VIT, pixels, replaced, resumed_as_if_never_stopped, written
 from PIL import Image as Pillow
 
+import tasks
 from finetune import image_classification
-from finetune.data import streaming
+from finetune.data import sources, streaming
 from finetune.data.images import Images
 from finetune.engine.checkpoints import CheckpointError
 from finetune.errors import Refused
@@ -312,6 +314,39 @@ def test_files_that_name_the_classes_differently_are_refused(
     (folder / "README.md").unlink()
     with pytest.raises(Refused, match=said):
         image_classification.main(replaced(argv, dataset_name=str(folder / "data")))
+
+
+def test_a_validation_split_may_order_the_classes_otherwise(tmp_path: Path) -> None:
+    """Its labels are the training rows' by name: the same loss."""
+    folder = save_parquet(tmp_path / "hub")
+    (folder / "README.md").unlink()
+    argv = replaced(flags(folder, tmp_path / "a"), dataset_name=str(folder / "data"))
+    first = image_classification.main(argv)
+    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
+    made(range(100, 112), turned).to_parquet(folder / "data" / "validation-0.parquet")
+    again = image_classification.main(replaced(argv, output_dir=str(tmp_path / "b")))
+    assert again["eval_loss"] == first["eval_loss"]
+    assert again["eval_accuracy"] == first["eval_accuracy"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_hubs_files_that_name_the_classes_differently_are_refused(
+    tmp_path: Path, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of two splits, which `datasets` reads with the names of one."""
+    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
+    files = {split: [str(tmp_path / f"{split}.parquet")] for split in ("train", "validation")}
+    for (path,), features in zip(files.values(), (LABELLED, turned), strict=True):
+        made(range(4), features).to_parquet(path)
+    config, info = SimpleNamespace(data_files=files), SimpleNamespace(features=LABELLED)
+    builder = SimpleNamespace(config=config, info=info, cache_dir=str(tmp_path / "none"))
+    monkeypatch.setattr(sources, "load_dataset_builder", lambda *_, **__: builder)
+    monkeypatch.setattr(sources, "load_dataset", pytest.fail)
+    take = streaming.Training("train", predict=False) if is_streamed else None
+    with pytest.raises(
+        Refused, match=r"order of the classes of column label in .*validation\.parq"
+    ):
+        sources.read_source("user/animals", tasks.get("imagenet-100"), take)
 
 
 def no_names(folder: Path) -> None:

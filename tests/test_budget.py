@@ -32,7 +32,7 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "hf_graphattn/shell": (400, "graphattn: four commands; texts and images for diagnose"),
     "hf_graphattn/variants": (750, "thirteen variants, and what they share"),
     "finetune/*.py": (450, "the scripts, and their errors and log"),
-    "finetune/data": (1800, "files, folders and hub ids to checked rows, and batches of four kinds"),
+    "finetune/data": (1800, "any source to checked rows, and batches of four kinds"),
     "finetune/demo": (200, "what `make demo` runs"),
     "finetune/engine": (1700, "one run: the loop, exact checkpoints, results, pushing"),
     "finetune/experiments": (2650, "grids, sweeps, searches, clusters, statistics, reports"),

@@ -24,7 +24,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # Imported once the flags are right: these take seconds.
     from transformers import AutoModelForImageClassification
 
-    from finetune.data import image_rows
     from finetune.data import images as data
     from finetune.engine import launch, run, trainer
     from finetune.models import images, loading, tuning
@@ -33,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
-            task, rows = image_rows.load(settings.data, settings.train.do_predict)
+            task, rows = data.load(settings.data, settings.train.do_predict)
         config, label_order = images.load_config(settings.model, task)
         processor = images.load_processor(settings.model, config)
         channels = images.channels(config)

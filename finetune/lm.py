@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     # Imported once the flags are right: these take seconds.
     from transformers import AutoModelForCausalLM
 
-    from finetune.data import local, text
+    from finetune.data import sources, text
     from finetune.engine import launch, run, trainer
     from finetune.models import language, loading, tuning
     from finetune.objectives.language import LanguageModelling
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             config = language.load_config(settings.model, tokenizer)
             size = text.block_size(settings.data, tokenizer, language.positions(config))
             texts = text.texts(task, rows, tokenizer)
-        blocks, origin = text.training_blocks(task, texts, size), local.origin(rows)
+        blocks, origin = text.training_blocks(task, texts, size), sources.origin(rows)
         batches = text.loaders(task, texts, blocks, origin, settings.data, settings.train)
         objective = LanguageModelling(task, texts, blocks, settings.data.stride)
         model = loading.load_model(settings, config, AutoModelForCausalLM)

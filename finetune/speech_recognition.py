@@ -25,7 +25,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     settings = SCHEMA.parse(argv)
     # Imported once the flags are right: these take seconds.
     from finetune.data import speech as data
-    from finetune.data import speech_rows
     from finetune.engine import launch, run, trainer
     from finetune.models import speech, tuning
     from finetune.objectives.ctc import CTC
@@ -33,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
-            task, rows = speech_rows.load(settings.data, settings.train.do_predict)
-        texts = speech_rows.texts(rows)
+            task, rows = data.load(settings.data, settings.train.do_predict)
+        texts = data.texts(rows)
         tokenizer = speech.load_tokenizer(settings.model, texts[task.train_split])
         config = speech.load_config(settings.model, tokenizer)
         processor = speech.load_processor(settings.model, config, tokenizer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Task:
     The other fields are for language models. ``row_end`` is what follows each row's text: a
     newline where there is none yet (``newline``), or always the tokenizer's token (``eos``).
     ``word_level`` says that white space separates the text's words, so that a perplexity a word
-    can be compared. ``other_configs`` are other forms of the data.
+    can be compared.
     """
 
     name: str
@@ -79,66 +80,32 @@ class Task:
     score_range: tuple[float, float] | None = None
     row_end: str = "none"
     word_level: bool = False
-    other_configs: tuple[str, ...] = ()
     builder: Callable[[], DatasetDict] | None = None
     verbatim: bool = False
 
     def __post_init__(self) -> None:
-        self._check_choice("objective", self.objective, OBJECTIVES)
-        self._check_choice("row_end", self.row_end, ROW_ENDS)
-        self._check_data()
-        self._check_metrics()
-
-    def _check_choice(self, field: str, value: str, allowed: tuple[str, ...]) -> None:
-        if value not in allowed:
-            raise self._refusal(field, value, ", ".join(allowed), "Give it one of these.")
-
-    def _check_data(self) -> None:
-        if not self.input_columns:
-            raise self._refusal(
-                "input_columns",
-                self.input_columns,
-                "one column or more",
-                "Name what the model reads: text_columns, image_column or audio_column.",
-            )
-        leaves_names = self.objective == "classify" and bool(self.image_column)
-        if (self.objective == "classify") != bool(self.label_names) and not leaves_names:
-            raise self._refusal(
-                "label_names",
-                self.label_names,
-                f"names with the objective classify, none with others; it is {self.objective}",
-                "Give the labels' names, or the objective that fits them.",
-            )
-        if self.dataset_name is None and self.builder is None and self.family:
-            raise self._refusal(
+        names = [metric.name for metric in self.metrics]
+        has_no_names = not self.label_names and not self.image_column
+        is_classified = self.objective == "classify"
+        too_many = any(len(self.label_names) > (m.max_labels or math.inf) for m in self.metrics)
+        for field, is_wrong, allowed in (
+            ("objective", self.objective not in OBJECTIVES, ", ".join(OBJECTIVES)),
+            ("row_end", self.row_end not in ROW_ENDS, ", ".join(ROW_ENDS)),
+            ("input_columns", not self.input_columns, "text, image or audio columns"),
+            ("label_names", is_classified and has_no_names, "names with the objective classify"),
+            ("label_names", bool(self.label_names) > is_classified, "none but with classify"),
+            (
                 "dataset_name",
-                None,
-                "None only beside a builder",
-                "Give the data's id on the hub, or a function that builds them.",
-            )
-
-    def _check_metrics(self) -> None:
-        known = [metric.name for metric in self.metrics]
-        listed = ", ".join(known) or "none, since it has no metrics"
-        if len(set(known)) < len(known):
-            raise self._refusal(
-                "metrics", known, "each name once", "Leave out those that are there twice."
-            )
-        if self.main_metric not in known:
-            remedy = "Choose one of its metrics, or add this one to them."
-            raise self._refusal("main_metric", self.main_metric, listed, remedy)
-        for metric in self.metrics:
-            if metric.max_labels is not None and len(self.label_names) > metric.max_labels:
-                raise self._refusal(
-                    "metrics",
-                    known,
-                    f"{metric.name} for at most {metric.max_labels} labels, and it has "
-                    f"{len(self.label_names)}",
-                    f"Take a mean over the labels: {metric.name}:average=macro.",
-                )
-
-    def _refusal(self, field: str, value: object, allowed: str, remedy: str) -> ValueError:
-        return refusal(f"{field} of task {self.name!r}", value, allowed, remedy)
+                bool(self.family) and self.dataset_name is None and self.builder is None,
+                "None beside a builder alone",
+            ),
+            ("metrics", len(set(names)) < len(names), "each name once"),
+            ("metrics", too_many, "those of so many labels: f1:average=macro for f1"),
+            ("main_metric", self.main_metric not in names, f"one of its metrics: {names}"),
+        ):
+            if is_wrong:
+                value = names if field == "metrics" else getattr(self, field)
+                raise refusal(f"{field} of task {self.name!r}", value, allowed, "Correct it.")
 
     @property
     def input_columns(self) -> tuple[str, ...]:

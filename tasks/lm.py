@@ -46,7 +46,6 @@ def _wikitext(name: str, size: int) -> Task:
         "text",
         dataset_name="Salesforce/wikitext",
         dataset_config=f"wikitext-{size}-raw-v1",
-        other_configs=(f"wikitext-{size}-v1",),
         row_end="newline",
         word_level=True,
     )

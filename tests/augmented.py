@@ -25,7 +25,7 @@ for name in ("nms", "qnms"):
     OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from finetune import image_classification  # noqa: E402
-from finetune.data import augmentation, image_rows, images  # noqa: E402
+from finetune.data import augmentation, images  # noqa: E402
 from finetune.engine.launch import make_accelerator  # noqa: E402
 
 OF_IMAGES = {
@@ -113,7 +113,7 @@ def test_both_mixtures_take_turns(tmp_path: Path) -> None:
 def epoch(tmp_path: Path, number: int, *others: str) -> list[dict[str, Tensor]]:
     """An epoch's training batches, as the engine reads them."""
     settings = image_classification.SCHEMA.parse(flags(tmp_path, *EVERY, *others))
-    task, found = image_rows.load(settings.data, predict=False)
+    task, found = images.load(settings.data, predict=False)
     processor = ViTImageProcessorPil(size={"height": SIZE, "width": SIZE})
     torch.manual_seed(3)
     loaders = images.loaders(

@@ -1,31 +1,95 @@
-"""Recordings and transcripts to batches: read, checked, made into what a model hears."""
+"""Recordings and transcripts to batches: read, checked, made into a model's inputs."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from datasets import Dataset, DatasetDict
+from datasets import Audio, Dataset, DatasetDict, Value
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from finetune.data import local, orders, sounds, speech_rows
-from finetune.data.loaders import Loaders, of_splits
-from finetune.data.speech_rows import AUDIO, TEXT
-from finetune.data.wording import Words, listed, refusal
+from finetune.data import rows as checks
+from finetune.data import sources
+from finetune.data.loaders import Batching, Loaders, by_length, of_splits
+from finetune.data.wording import Words, listed, reason, refusal
+from finetune.errors import Refused
 from finetune.settings.speech import SpeechDataArguments
 from finetune.settings.training import TrainArguments
-from tasks import Task
+from tasks import Split, Task
+from tasks.speech_recognition import FAMILY, own_task
 
 logger = logging.getLogger(__name__)
 
 IGNORED = -100  # a label that is padding
+# What a split's columns are called once they are checked.
+AUDIO, TEXT, CONTENT = "audio", "text", "content"
+AUDIO_NAMES = ("audio", "file_name", "path", "file")
+TEXT_NAMES = ("text", "sentence", "transcription", "transcript")
+TABLES = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))
+OPEN_ENDED = (8, 2**32 + 7)  # lengths that programs write who do not know it: 0, and the greatest
+# Of integers that were written as floats. Squares of far greater samples overflow, and a feature
+# extractor would make silence of them.
+LOUDEST = 2.0**31
+
+
+def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDict]:
+    """The task, and the needed splits' rows, checked and cut to their limits.
+
+    Their columns are ``audio`` (bytes or a path), ``content`` (a digest of its file), ``text`` (the
+    transcript as the flags want it) unless hidden, and each row's number where it was read. A
+    folder may have a table of its recordings in it, metadata.csv.
+
+    Raises ``Refused`` if the source, a split or a column is missing, or a row has no recording or
+    no transcript.
+    """
+    folder = Path(arguments.dataset_name or "")
+    tables = [folder / name for name in TABLES if (folder / name).is_file()]
+    if arguments.dataset_name is not None and tables:
+        if len(tables) > 1:
+            allowed = f"a folder with one table; it has {listed(path.name for path in tables)}"
+            remedy = "Remove all but one of them, or name one: --train_file."
+            raise refusal("dataset_name", str(folder), allowed, remedy)
+        arguments = replace(arguments, dataset_name=None, train_file=str(tables[0]))
+    task, rows = sources.read(
+        arguments,
+        FAMILY,
+        infer=own_task,
+        named=lambda name: own_task(dataset_name=name),
+        adapt=partial(_with_flags, arguments),
+        text=TEXT_NAMES,
+    )
+    if arguments.task_name is None:
+        task = _with_columns(arguments, task, rows)
+    for split in rows:  # nothing decodes recordings but `samples`
+        if isinstance(rows[split].features.get(task.audio_column), Audio):
+            rows[split] = rows[split].cast_column(task.audio_column, Audio(decode=False))
+    rows = sources.numbered(rows)
+    rows = checks.with_validation(task, rows, arguments.validation_split_percentage)
+    used = checks.needed(task, rows, arguments, predict)
+    return task, DatasetDict({n: _checked(task, n, x, arguments) for n, x in used.items()})
+
+
+def texts(rows: Mapping[str, Dataset]) -> dict[str, list[str]]:
+    """The transcripts of each split that has them."""
+    return {name: split[TEXT][:] for name, split in rows.items() if TEXT in split.column_names}
+
+
+def digest(rows: Dataset) -> str:
+    """A digest of all recordings and transcripts."""
+    parts = [value for name in (CONTENT, TEXT) if name in rows.column_names for value in rows[name]]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[: sources.DIGITS]
 
 
 def loaders(
@@ -42,7 +106,7 @@ def loaders(
 
     Args:
         task: the task.
-        rows: each split's, of `speech_rows.load`.
+        rows: each split's, of `load`.
         processor: the model's feature extractor and tokenizer.
         frames: of inputs' lengths, how many frames the model makes of each.
         masked: frames that are masked together in training, which a recording must have.
@@ -53,63 +117,35 @@ def loaders(
     Raises ``Refused`` for a training transcript that the vocabulary cannot spell, and for a
     recording that cannot be read, or gives the model fewer frames than its transcript needs.
     """
-    for name in speech_rows.texts(rows):
+    extractor = processor.feature_extractor
+    for name in texts(rows):
         _check_spelled(name, rows[name], processor.tokenizer, trained=name == task.train_split)
     with accelerator.main_process_first():
-        heard = {name: encoded(name, split, processor) for name, split in rows.items()}
-    kept = _kept(task, heard[task.train_split], arguments)
+        heard = {name: _encoded(name, split, processor) for name, split in rows.items()}
+    kept = _kept(heard[task.train_split], arguments)
     for name, split in heard.items():
         is_trained = name == task.train_split
         used, least = (kept, masked) if is_trained else (range(len(split)), 1)
-        _check_frames(name, rows[name], split, used, frames, least)
+        _check_frames(name, rows[name], split, used, frames(split["length"][:]).tolist(), least)
     heard[task.train_split] = heard[task.train_split].select(kept)
     lengths = {name: split["length"][:] for name, split in heard.items()}
-    sampler = None
-    if arguments.group_by_length:
-        batches = train.gradient_accumulation_steps * accelerator.num_processes
-        size = batches * train.per_device_train_batch_size
-        sampler = orders.ByLength(lengths[task.train_split], size)
-    order = {name: orders.longest_first(each) for name, each in lengths.items()}
-    origin = local.origin(rows, {name: speech_rows.digest(split) for name, split in rows.items()})
+    sampler, order = by_length(lengths, task, train, accelerator, group=arguments.group_by_length)
+    origin = sources.origin(rows, {name: digest(split) for name, split in rows.items()})
     ready = {name: split.with_format("numpy") for name, split in heard.items()}
-    collate = Collate(processor.feature_extractor)
-    if not getattr(processor.feature_extractor, "return_attention_mask", True):
+    if not getattr(extractor, "return_attention_mask", True):
         logger.warning(
-            "The model takes no mask: what it hears depends on the padding of its batch, and so "
+            "The model takes no mask: its inputs depend on the padding of the batch, and so "
             "the error rates on per_device_eval_batch_size. With 1 there is none."
         )
-    rate, first = processor.feature_extractor.sampling_rate, rows[task.validation_splits[0].name][0]
-    example = sounds.samples(sounds.content(first[AUDIO]), rate), rate
-    return of_splits(
-        task, ready, origin, train, collate, sampler=sampler, order=order, example=example
-    )
-
-
-def encoded(name: str, rows: Dataset, processor: Any) -> Dataset:
-    """Each row's input for the model, its ``length``, its ``seconds``, and ``labels`` if known.
-
-    Raises ``Refused`` for a recording that cannot be read, or is empty.
-    """
-    extractor, tokenizer = processor.feature_extractor, processor.tokenizer
-    rate, key = extractor.sampling_rate, extractor.model_input_names[0]
-
-    def encode(row: dict[str, Any], index: int) -> dict[str, Any]:
-        try:
-            wave = sounds.samples(sounds.content(row[AUDIO]), rate)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise speech_rows.unreadable(name, rows, index, error) from None
-        if not len(wave):
-            raise speech_rows.unreadable(name, rows, index, ValueError("it holds no samples"))
-        heard = np.asarray(extractor(wave, sampling_rate=rate)[key][0], np.float32)
-        found = {key: heard, "length": len(heard), "seconds": len(wave) / rate}
-        return found | ({"labels": tokenizer(row[TEXT])["input_ids"]} if TEXT in row else {})
-
-    return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Listening")
+    rate, first = extractor.sampling_rate, rows[task.validation_splits[0].name][0]
+    example = samples(content(first[AUDIO]), rate), rate
+    how = Batching(collate=Collate(extractor), sampler=sampler, order=order)
+    return of_splits(task, ready, how, train, (origin, example))
 
 
 @dataclass(frozen=True)
 class Collate:
-    """Rows of `encoded` to a batch, padded to the longest: inputs, their mask, and ``labels``.
+    """Rows to a batch, padded to the longest: inputs, their mask, and ``labels``.
 
     ``extractor`` says how inputs are padded, and whether the model takes a mask of them.
     """
@@ -126,8 +162,172 @@ class Collate:
         return batch
 
 
+def content(sound: Mapping[str, Any]) -> bytes:
+    """The bytes of a recording's file, which `Audio` stores as bytes or as a path.
+
+    Raises ``OSError`` if there is none, or it cannot be read.
+    """
+    if sound["bytes"] is None and sound["path"] is None:
+        raise FileNotFoundError("The cell is empty")
+    return Path(sound["path"]).read_bytes() if sound["bytes"] is None else sound["bytes"]
+
+
+def samples(found: bytes, rate: int) -> np.ndarray:
+    """The samples of a file, float32 of shape (samples,), with so many a second.
+
+    Channels are averaged; another rate is changed by a polyphase filter, which cuts off what the
+    new one cannot hold.
+
+    Raises:
+        RuntimeError: libsndfile does not know the format, or finds it broken.
+        ValueError: a wav file is cut off, or some samples are NaN, infinite or beyond any scale.
+    """
+    import soundfile
+    from scipy.signal import resample_poly
+
+    # Of a wav file that is cut off libsndfile reads what is there.
+    stated = int.from_bytes(found[4:8], "little") + 8  # what comes after the number itself
+    if found[:4] == b"RIFF" and stated not in OPEN_ENDED and len(found) + 1 < stated:
+        raise ValueError(f"it is cut off: {len(found)} of the {stated} bytes of its header")
+    channels, own = soundfile.read(io.BytesIO(found), dtype="float32", always_2d=True)
+    wave = channels.mean(axis=1)
+    if not np.isfinite(wave).all():
+        raise ValueError("it holds samples that are NaN or infinite")
+    if (most := np.abs(wave).max(initial=0)) > LOUDEST:
+        raise ValueError(f"it holds a sample of {most:g}, where full scale is 1")
+    if own == rate or not len(wave):
+        return wave
+    common = math.gcd(own, rate)
+    return resample_poly(wave, rate // common, own // common).astype(np.float32)
+
+
+def _with_flags(arguments: SpeechDataArguments, task: Task) -> Task:
+    """The task with what the flags change of it."""
+    name = arguments.eval_split_name
+    changes: dict[str, Any] = {
+        "audio_column": arguments.audio_column_name,
+        "label_column": arguments.text_column_name,
+        "dataset_config": arguments.dataset_config_name,
+        "train_split": arguments.train_split_name,
+        "validation_splits": None if name is None else (Split(name),),
+    }
+    return replace(task, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _with_columns(arguments: SpeechDataArguments, task: Task, rows: DatasetDict) -> Task:
+    """The task of someone's own data with its two columns, as the flags or their names say."""
+    known = next(iter(rows.values())).column_names
+
+    def chosen(flag: str, names: Sequence[str]) -> str:
+        asked = getattr(arguments, flag)
+        found = [name for name in ((asked,) if asked else names) if name in known]
+        if not found:
+            allowed = f"one of the data's columns: {listed(known)}"
+            raise refusal(flag, asked, allowed, "Name it.")
+        return found[0]
+
+    audio, text = chosen("audio_column_name", AUDIO_NAMES), chosen("text_column_name", TEXT_NAMES)
+    return replace(task, audio_column=audio, label_column=text)
+
+
+def _checked(task: Task, name: str, rows: Dataset, arguments: SpeechDataArguments) -> Dataset:
+    found = rows.select_columns([task.audio_column, sources.ROW])
+    if task.audio_column != AUDIO:
+        found = found.rename_column(task.audio_column, AUDIO)
+    found = _stored(task, name, found)
+    written = _transcripts(task, name, rows, arguments)
+    digests = []
+    for index, row in enumerate(found):
+        try:
+            # Names of files alone would hide that one has changed.
+            data = hashlib.sha256(content(row[AUDIO]))
+        except OSError as error:
+            raise _unreadable(name, found, index, error) from None
+        digests.append(data.hexdigest()[: sources.DIGITS])
+    found = found.add_column(CONTENT, digests)
+    return found if written is None else found.add_column(TEXT, written)
+
+
+def _stored(task: Task, name: str, rows: Dataset) -> Dataset:
+    """The rows with each recording as `Audio` stores it; names of files are made whole."""
+    kind = checks.kind(rows.features[AUDIO])
+    if kind in ("dict", "struct"):
+        return rows
+    if kind not in (*checks.TEXT_KINDS, "binary"):
+        what = f"column {task.audio_column} of split {name!r} of task {task.name}"
+        value, allowed = f"of type {rows.features[AUDIO]}", "recordings, or names of their files"
+        raise refusal(what, Words(value), allowed, "Give --audio_column_name.")
+    folder = next((path.parent for path in sources.files_of(rows)), Path())
+    stored = [
+        {"bytes": value, "path": None}
+        if kind == "binary" or value is None
+        else {"bytes": None, "path": str(folder / value)}
+        for value in rows[AUDIO]
+    ]
+    feature = {"bytes": Value("binary"), "path": Value("string")}
+    return rows.remove_columns(AUDIO).add_column(AUDIO, stored, feature=feature)
+
+
+def _transcripts(
+    task: Task, name: str, rows: Dataset, arguments: SpeechDataArguments
+) -> list[str] | None:
+    """The transcripts as the flags want them; None where a test split hides them."""
+    column = task.label_column
+    if name in {split.name for split in task.test_splits} and (
+        column not in rows.column_names or all(text is None for text in rows[column])
+    ):
+        return None
+    checks.check_text(replace(task, text_columns=(column,)), name, rows)
+    written = [_written(text, arguments) for text in rows[column]]
+    if "" in written:
+        index = written.index("")
+        what = f"In {sources.place(name, rows, index)}, column {column} of task {task.name}"
+        allowed = "a transcript with a character that is not ignored"
+        raise refusal(what, rows[column][index], allowed, "Write it, or drop the row.")
+    return written
+
+
+def _written(text: str, arguments: SpeechDataArguments) -> str:
+    """A transcript without what is ignored, in the case asked for, its words parted by a space."""
+    for character in arguments.chars_to_ignore or ():
+        text = text.replace(character, "")
+    if arguments.text_case != "keep":
+        text = text.lower() if arguments.text_case == "lower" else text.upper()
+    return " ".join(text.split())
+
+
+def _unreadable(name: str, rows: Dataset, index: int, error: Exception) -> Refused:
+    path = rows[index][AUDIO]["path"]
+    what = f"the recording{f' {path}' if path else ''} of {sources.place(name, rows, index)}"
+    allowed = "a file that libsndfile reads: wav, flac, ogg, mp3 ..."
+    remedy = f"Write it again, or drop the row. Reading it raised {reason(error)}"
+    return refusal(what, Words("unreadable"), allowed, remedy)
+
+
+def _encoded(name: str, rows: Dataset, processor: Any) -> Dataset:
+    """Each row's input for the model, its ``length``, its ``seconds``, and ``labels`` if known.
+
+    Raises ``Refused`` for a recording that cannot be read, or is empty.
+    """
+    extractor, tokenizer = processor.feature_extractor, processor.tokenizer
+    rate, key = extractor.sampling_rate, extractor.model_input_names[0]
+
+    def encode(row: dict[str, Any], index: int) -> dict[str, Any]:
+        try:
+            wave = samples(content(row[AUDIO]), rate)
+            if not len(wave):
+                raise ValueError("it holds no samples")
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _unreadable(name, rows, index, error) from None
+        heard = np.asarray(extractor(wave, sampling_rate=rate)[key][0], np.float32)
+        found = {key: heard, "length": len(heard), "seconds": len(wave) / rate}
+        return found | ({"labels": tokenizer(row[TEXT])["input_ids"]} if TEXT in row else {})
+
+    return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Listening")
+
+
 def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -> None:
-    """Raise ``Refused`` for a character that the vocabulary lacks; where it is not trained on, say
+    """Raise ``Refused`` for a character that the vocabulary lacks; where it is not trained on, warn
     that it counts as an error."""
 
     def is_lacking(sign: str) -> bool:
@@ -139,58 +339,46 @@ def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -
     if not lacking:
         return
     index = next(i for i, text in enumerate(rows[TEXT]) if lacking[0] in text)
-    where = f"the transcript of {local.place(name, rows, index)}"
+    where = f"the transcript of {sources.place(name, rows, index)}"
     if not trained:
         logger.warning(f"The vocabulary lacks {listed(lacking)} ({where}): each counts as an error")
         return
     known = sorted(t for t in tokenizer.get_vocab() if len(t) == 1 and not is_lacking(t))
-    raise refusal(
+    what, allowed = (
         f"{where}, with characters that the vocabulary lacks,",
-        Words(listed(lacking)),
         f"{listed(known)}, and spaces",
-        "Give --text_case, --chars_to_ignore, or --tokenizer_name char for a new vocabulary.",
     )
+    remedy = "Give --text_case, --chars_to_ignore, or --tokenizer_name char for a new vocabulary."
+    raise refusal(what, Words(listed(lacking)), allowed, remedy)
 
 
-def _kept(task: Task, heard: Dataset, arguments: SpeechDataArguments) -> list[int]:
+def _kept(heard: Dataset, arguments: SpeechDataArguments) -> list[int]:
     """The training rows of the durations asked for."""
-    least = arguments.min_duration_in_seconds or 0.0
-    most = arguments.max_duration_in_seconds or float("inf")
-    seconds = heard["seconds"][:]
-    kept = [index for index, value in enumerate(seconds) if least <= value <= most]
+    least, most = arguments.min_duration_in_seconds, arguments.max_duration_in_seconds
+    seconds = np.array(heard["seconds"][:])
+    kept = np.flatnonzero((seconds >= (least or 0)) & (seconds <= (most or np.inf))).tolist()
     if len(kept) < len(seconds):
         logger.info(f"{len(seconds) - len(kept)} of {len(seconds)} training rows are left out")
     if not kept:
-        raise refusal(
-            "min_duration_in_seconds, max_duration_in_seconds",
-            (arguments.min_duration_in_seconds, arguments.max_duration_in_seconds),
-            f"durations that training rows have: {min(seconds):.3g} to {max(seconds):.3g}",
-            "Change them.",
-        )
+        what = "min_duration_in_seconds, max_duration_in_seconds"
+        allowed = f"those of training rows: {seconds.min():.3g} to {seconds.max():.3g}"
+        raise refusal(what, (least, most), allowed, "Change them.")
     return kept
 
 
 def _check_frames(
-    name: str,
-    rows: Dataset,
-    heard: Dataset,
-    used: Sequence[int],
-    frames: Callable[[Sequence[int]], Tensor],
-    least: int,
+    name: str, rows: Dataset, heard: Dataset, used: Sequence[int], counts: list[int], least: int
 ) -> None:
     """Raise ``Refused`` for a recording of too few frames: one for each character of its
     transcript, one more between two that are the same, and not fewer than ``least``."""
-    counts = frames(heard["length"][:]).tolist()
     labels = heard["labels"] if "labels" in heard.column_names else None
     why = "the model" if least == 1 else f"mask_time_length {least}"
     for index in used:
         spelled = [] if labels is None else labels[index]
         needed = max(least, len(spelled) + sum(a == b for a, b in pairwise(spelled)))
         if counts[index] < needed:
-            raise refusal(
-                f"the recording of {local.place(name, rows, index)}",
-                Words(f"{heard[index]['seconds']:.3g} seconds long: {counts[index]} frames"),
-                f"{needed} frames or more, for {'its transcript' if needed > least else why}",
-                "Drop the row, or of training rows all that are as short, with "
-                "--min_duration_in_seconds.",
-            )
+            what = f"the recording of {sources.place(name, rows, index)}"
+            value = f"{heard[index]['seconds']:.3g} seconds long: {counts[index]} frames"
+            allowed = f"{needed} frames or more, for {'its transcript' if needed > least else why}"
+            remedy = "Drop the row, or leave short training rows out: --min_duration_in_seconds."
+            raise refusal(what, Words(value), allowed, remedy)

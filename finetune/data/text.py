@@ -1,8 +1,9 @@
-"""Text to tensors for language models: read, check, tokenise, pack."""
+"""Text for language models: read, checked, tokenised into one row, cut into blocks or windows."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +13,12 @@ import numpy as np
 import torch
 from datasets import Dataset, DatasetDict, Features, List, Value
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from finetune.data import columns, sources
-from finetune.data import rows as row_checks
-from finetune.data.loaders import Loaders, of_splits
-from finetune.data.windows import Blocks, Offsets, Windows, pad
+from finetune.data import rows as checks
+from finetune.data import sources
+from finetune.data.loaders import Batching, Drawn, Loaders, of_splits
 from finetune.errors import refusal
 from finetune.settings.language import HELD_OUT, LanguageDataArguments
 from finetune.settings.training import TrainArguments
@@ -25,6 +26,7 @@ from tasks import Task, lm
 
 logger = logging.getLogger(__name__)
 OPENING = 32  # tokens that a card's example has
+IGNORED = -100  # a label that is not scored
 
 
 @dataclass(frozen=True)
@@ -43,55 +45,124 @@ class Text:
     bytes: int | None = None
 
 
+class Blocks(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Training blocks one after another; what is left over at the end is in none.
+
+    A slice instead of a block's number is that part of the text. A row's ``labels`` are its
+    ``input_ids``: the model itself shifts them by one.
+    """
+
+    def __init__(self, tokens: Tensor, block_size: int) -> None:
+        self.tokens, self.size = tokens, block_size
+        count = len(tokens) // block_size
+        self.left_over = len(tokens) - count * block_size
+        self.blocks = tokens[: count * block_size].view(count, block_size)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, index: int | slice) -> dict[str, Tensor]:
+        block = (self.tokens if isinstance(index, slice) else self.blocks)[index].long()
+        return {"input_ids": block, "labels": block, "attention_mask": torch.ones_like(block)}
+
+
+class Offsets(Drawn[slice]):
+    """In each epoch as many blocks as there are, each from anywhere in the text."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        super().__init__()
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __iter__(self) -> Iterator[slice]:
+        size = self.blocks.size
+        starts = len(self.blocks.tokens) - size + 1
+        for start in torch.randint(starts, (len(self),), generator=self.generator()).tolist():
+            yield slice(start, start + size)
+
+
+class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Evaluation contexts; a row's ``labels`` are the next tokens, -100 where not scored.
+
+    With ``stride`` None the contexts lie one after another, the last one shorter, and each but its
+    first token is predicted. Otherwise a context of up to ``block_size`` tokens starts every
+    ``stride`` tokens, and scores what no earlier one has: every token but the text's first.
+    """
+
+    def __init__(self, tokens: Tensor, block_size: int, stride: int | None) -> None:
+        self.tokens = tokens
+        self.spans = list(_spans(len(tokens), block_size, stride))
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        start, scored, end = self.spans[index]
+        labels = self.tokens[start + 1 : end].long()
+        labels[: scored - start - 1] = IGNORED
+        return {"input_ids": self.tokens[start : end - 1].long(), "labels": labels}
+
+
+def _spans(total: int, block_size: int, stride: int | None) -> Iterator[tuple[int, int, int]]:
+    """(first token seen, first scored, end) of each window; at least one token is scored."""
+    if stride is None:
+        for start in range(0, total - 1, block_size):
+            yield start, start + 1, min(start + block_size, total)
+        return
+    scored = 1
+    for start in range(0, total, stride):
+        if scored >= total:
+            return
+        end = min(start + block_size + 1, total)
+        yield start, scored, end
+        scored = end
+
+
+def pad(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Equal lengths by filling at the end, where causal attention sees nothing of it.
+
+    So no position needs to be masked, and the kernels may stay causal alone.
+    """
+    ids = pad_sequence([row["input_ids"] for row in rows], batch_first=True)
+    labels = [row["labels"] for row in rows]
+    return {
+        "input_ids": ids,
+        "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+        "attention_mask": torch.ones_like(ids),
+    }
+
+
 def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, DatasetDict]:
-    """The task and the rows of the needed splits, checked and cut to their limits.
+    """The task and the text column of the needed splits, checked and cut to their limits.
 
     Raises ``ValueError`` if the source, a split or the text column is missing, or is not text.
     """
-    adapt = partial(_with_flags, arguments)
-    files = (arguments.train_file, arguments.validation_file, arguments.test_file)
-    if arguments.task_name is None and arguments.dataset_name is not None and not any(files):
-        task = lm.own_task("text", dataset_name=arguments.dataset_name, row_end="newline")
-        task = sources.with_metrics(adapt(task), arguments.metric)
-        rows = sources.read_source(arguments.dataset_name, task)
-    else:
-        infer = partial(_infer_task, arguments)
-        task, rows = sources.read(
-            arguments, lm.FAMILY, readers=sources.TEXT_READERS, infer=infer, adapt=adapt
-        )
+    task, rows = sources.read(
+        arguments,
+        lm.FAMILY,
+        readers=sources.TEXT_READERS,
+        infer=partial(_own_task, arguments),
+        named=lambda name: lm.own_task("text", dataset_name=name, row_end="newline"),
+        adapt=partial(_with_flags, arguments),
+        text=(arguments.text_column or "text",),
+    )
     for name, split in rows.items():
         if set(task.text_columns) <= set(split.column_names):
             # Before a split is cut off, while its rows are still those of its files.
-            columns.check_text(task, name, split, blank_cells=True)
+            checks.check_text(task, name, split, blank_cells=True)
     share = arguments.validation_split_percentage
-    if share is None and arguments.task_name is None and _lacks_validation(task, rows):
+    lacks_validation = task.train_split in rows and task.validation_splits[0].name not in rows
+    if share is None and arguments.task_name is None and lacks_validation:
         share = HELD_OUT
         logger.info(
             f"No validation text is given: the last {share} per cent of the training rows are held "
-            "out for it; --validation_split_percentage says how many."
+            "out for it; --validation_split_percentage changes how many."
         )
-    rows = row_checks.with_validation(task, rows, share)
-    return task, checked(task, rows, arguments, predict)
-
-
-def _lacks_validation(task: Task, rows: DatasetDict) -> bool:
-    return task.train_split in rows and task.validation_splits[0].name not in rows
-
-
-def checked(
-    task: Task, rows: DatasetDict, arguments: LanguageDataArguments, predict: bool
-) -> DatasetDict:
-    """The needed splits, cut to their limits, with the text column alone.
-
-    Raises ``ValueError`` if a split or the column is missing, empty or not of text.
-    """
-    needed = row_checks.needed_splits(task, predict)
-    row_checks.check_splits(task, rows, needed)
-    (column,) = task.text_columns
-    limits = row_checks.sample_limits(arguments, task)
-    return DatasetDict(
-        {n: row_checks.first_rows(rows[n].select_columns([column]), limits[n]) for n in needed}
-    )
+    rows = checks.with_validation(task, rows, share)
+    used = checks.needed(task, rows, arguments, predict)
+    return task, DatasetDict(used).select_columns(list(task.text_columns))
 
 
 def texts(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> dict[str, Text]:
@@ -116,20 +187,12 @@ def block_size(
     asked = arguments.block_size
     most = positions or tokenizer.model_max_length
     if asked is not None and positions is not None and asked > positions:
-        raise refusal(
-            "block_size",
-            asked,
-            f"2 to {positions}, the model's positions",
-            "Give a smaller number.",
-        )
+        allowed = f"2 to {positions}, the model's positions"
+        raise refusal("block_size", asked, allowed, "Give a smaller number.")
     chosen = asked or min(most, tokenizer.model_max_length, 1024)
     if arguments.stride is not None and arguments.stride > chosen:
-        raise refusal(
-            "stride",
-            arguments.stride,
-            f"1 to {chosen}, the block_size: a longer one would skip tokens",
-            "Give a smaller number.",
-        )
+        allowed = f"1 to {chosen}, the block_size: a longer one would skip tokens"
+        raise refusal("stride", arguments.stride, allowed, "Give a smaller number.")
     return chosen
 
 
@@ -140,12 +203,12 @@ def training_blocks(task: Task, found: dict[str, Text], size: int) -> Blocks:
     """
     blocks = Blocks(found[task.train_split].tokens, size)
     if not len(blocks):
-        raise refusal(
+        what, value = (
             f"split {task.train_split!r} of task {task.name}",
             f"{blocks.left_over} tokens",
-            f"block_size {size} or more",
-            "Give more text, or a smaller block_size.",
         )
+        remedy = "Give more text, or a smaller block_size."
+        raise refusal(what, value, f"block_size {size} or more", remedy)
     logger.info(
         f"training text: {len(blocks)} blocks of {size} tokens; the last {blocks.left_over} tokens "
         "are left over"
@@ -176,7 +239,8 @@ def loaders(
     rows = {task.train_split: blocks, **windows}
     # Half a block leaves room for what the model writes after it.
     opening = found[task.validation_splits[0].name].tokens[: min(OPENING, blocks.size // 2)]
-    return of_splits(task, rows, origin, train, None, pad, sampler, example=opening)
+    how = Batching(collate_evaluation=pad, sampler=sampler)
+    return of_splits(task, rows, how, train, (origin, opening))
 
 
 def _windows(
@@ -224,48 +288,26 @@ def _line(task: Task, text: str | None) -> str:
 
 def _with_flags(arguments: LanguageDataArguments, task: Task) -> Task:
     """The task with what the flags change of it."""
-    changes: dict[str, Any] = {}
-    if arguments.text_column is not None:
-        changes["text_columns"] = (arguments.text_column,)
-    if arguments.row_end is not None:
-        changes["row_end"] = arguments.row_end
-    if arguments.word_level is not None:
-        changes["word_level"] = arguments.word_level
-    config = arguments.dataset_config_name or _local_config(arguments.dataset_name, task)
-    if config is not None:
-        changes["dataset_config"] = config
-    return replace(task, **changes)
+    column = arguments.text_column
+    changes: dict[str, Any] = {
+        "text_columns": None if column is None else (column,),
+        "row_end": arguments.row_end,
+        "word_level": arguments.word_level,
+        "dataset_config": arguments.dataset_config_name,
+    }
+    return replace(task, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _local_config(dataset_name: str | None, task: Task) -> str | None:
-    """Another form of the data, if the local folder holds that and not the task's own."""
-    folder = Path(dataset_name or "")
-    if dataset_name is None or not folder.is_dir() or task.dataset_config is None:
-        return None
-    forms = [
-        name for name in (task.dataset_config, *task.other_configs) if (folder / name).is_dir()
-    ]
-    if forms and forms[0] != task.dataset_config:
-        logger.warning(f"{folder} has no {task.dataset_config}: its {forms[0]} is used.")
-        return forms[0]
-    return None
-
-
-def _infer_task(arguments: LanguageDataArguments, rows: DatasetDict) -> Task:
+def _own_task(arguments: LanguageDataArguments, rows: DatasetDict) -> Task:
     """A task of own files: their text column, and a line break after each row of a table."""
     features = next(iter(rows.values())).features
-    columns = [name for name, kind in features.items() if "string" in str(kind)]
-    chosen = "text" if "text" in columns or len(columns) != 1 else columns[0]
+    known = [name for name, kind in features.items() if "string" in str(kind)]
+    chosen = "text" if "text" in known or len(known) != 1 else known[0]
     if arguments.text_column is None and chosen not in features:
-        raise refusal(
-            "text_column",
-            None,
-            f"one of the files' columns: {', '.join(features)}",
-            "Say which one holds the text.",
-        )
+        allowed = f"one of the files' columns: {', '.join(features)}"
+        raise refusal("text_column", None, allowed, "Name the one that holds the text.")
     files = (arguments.train_file, arguments.validation_file, arguments.test_file)
     is_plain = any(Path(path).suffix.lower() == ".txt" for path in files if path is not None)
     # A line of a txt file has its own line break.
-    return _with_flags(
-        arguments, lm.own_task(chosen, rows, row_end="none" if is_plain else "newline")
-    )
+    row_end = "none" if is_plain else "newline"
+    return _with_flags(arguments, lm.own_task(chosen, rows, row_end=row_end))

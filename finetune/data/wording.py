@@ -1,4 +1,4 @@
-"""Words of refusals about data: one line each, however long or odd the data are."""
+"""How data are named in an error: on one line, however long or odd they are."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from tasks import refusals
 
 LONGEST_CELL = 60
 MOST_NAMES = 20
-MOST_PATHS = 3
 
 
 class Words(str):
-    """Words that stand in a refusal as they are, without quotes."""
+    """Text that an error shows without quotes."""
 
     __slots__ = ()
 
@@ -24,40 +23,33 @@ class Words(str):
 
 
 def refusal(argument: str, value: object, allowed: str, remedy: str) -> Refused:
-    """The scripts' one form of error, on one line whatever a file's cells and names hold."""
+    """The scripts' form of error, on one line whatever a file's cells and names hold."""
     shown = Words(one_line(value)) if isinstance(value, Words) else value
     return errors.refusal(one_line(argument), shown, one_line(allowed), one_line(remedy))
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and other signs that cannot be printed."""
+    """The text without line breaks and other characters that cannot be printed."""
     spaced = re.sub(r"[\n\r\t]+", " ", text)
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in spaced)
 
 
 def cell(value: object) -> object:
-    """What a cell holds, cut where it is long."""
+    """A cell's value, cut where it is long."""
     whole = repr(value[: LONGEST_CELL + 1] if isinstance(value, str | bytes) else value)
     return value if len(whole) <= LONGEST_CELL else Words(f"{whole[:LONGEST_CELL]}...")
 
 
-def listed(names: Iterable[str]) -> str:
-    """The names, parted by commas; of many the first ones."""
+def listed(names: Iterable[object]) -> str:
+    """The names with commas between them; of many the first ones."""
     known = [str(name) for name in names]
     shown = [name if len(name) <= LONGEST_CELL else f"{name[:LONGEST_CELL]}..." for name in known]
     more = [f"and {len(known) - MOST_NAMES} more"] if len(known) > MOST_NAMES else []
     return one_line(", ".join(shown[:MOST_NAMES] + more))
 
 
-def paths(known: Iterable[object]) -> str:
-    """The paths, whole; of many the first ones."""
-    every = [str(path) for path in known]
-    more = [f"and {len(every) - MOST_PATHS} more"] if len(every) > MOST_PATHS else []
-    return one_line(", ".join(every[:MOST_PATHS] + more))
-
-
 def reason(error: BaseException) -> str:
-    """What another library's error says on one line; of errors within errors the first one."""
+    """Another library's error on one line; of errors within errors the first one."""
     while error.__cause__ is not None:
         error = error.__cause__
     # Without the address of what was read from memory.

@@ -1,6 +1,6 @@
 """Language modelling: trained on the next token, scored by the perplexity of a whole text.
 
-Two protocols, whose contexts `finetune.data.windows.Windows` makes: blocks, as in GFSA's tables
+Two protocols, whose contexts `finetune.data.text.Windows` makes: blocks, as in GFSA's tables
 (arXiv 2312.04234), and a sliding window, as in p-LaT's (arXiv 2311.03235).
 """
 
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from finetune.data.text import Text
-from finetune.data.windows import IGNORED, Blocks
+from finetune.data.text import IGNORED, Blocks, Text
 from finetune.errors import diverged_logits
 from finetune.objectives.base import Batch, Measured, Objective
 from finetune.terminal import track

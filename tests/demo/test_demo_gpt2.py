@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from finetune.data.text import Text
-from finetune.data.windows import Windows, pad
+from finetune.data.text import Text, Windows, pad
 from finetune.objectives.language import measure_text
 from tasks import demo_lm
 from tools.demo import measure_gpt2, pretrain_gpt2

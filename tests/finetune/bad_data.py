@@ -50,11 +50,6 @@ def damaged(path: Path) -> None:
     path.write_bytes(content)
 
 
-def bad_utf8(path: Path) -> None:
-    texts = pa.array([b"a", b"caf\xe9"]).view(pa.string())
-    pq.write_table(pa.table({"sentence": texts, "label": [0, 1]}), path)
-
-
 def write(path: Path, content: Content) -> str:
     """The content in this file; a function writes it itself."""
     path.parent.mkdir(parents=True, exist_ok=True)

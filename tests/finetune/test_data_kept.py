@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from bad_data import Content, load, load_own, write
 from datasets import ClassLabel, Dataset, Features, Value
 
 import tasks
-from finetune.data import rows
 
 HEAD = "sentence,label\n"
 # What is in a file, and the texts and labels that are read from it.
@@ -41,7 +36,6 @@ KEPT: dict[str, tuple[str, Content, list[str], list[float]]] = {
     "a long json": (".json", f'{{"sentence": "{"x" * 10**6}", "label": 1}}', ["x" * 10**6], [1]),
     "spaces": (".csv", f"{HEAD}a, 0\n b ,1\n", ["a", " b "], [0, 1]),
     "pandas's index": (".csv", ",sentence,label\n0,a,0\n1,b,1\n", ["a", "b"], [0, 1]),
-    "dates": (".json", '{"sentence": "2020-01-01", "label": 1}', ["2020-01-01"], [1]),
     "a list": (
         ".json", '\n[{"sentence": "a", "label": 0},\n{"label": 1, "sentence": "b"}]',
         ["a", "b"], [0, 1],
@@ -149,21 +143,3 @@ def test_names_of_labels_in_the_file_decide_their_order(tmp_path: Path) -> None:
     )
     assert tasks.get("sst2").label_names == ("negative", "positive")
     assert found["train"]["labels"][:] == [1, 0]
-
-
-def test_columns_are_checked_without_a_loop_over_rows(tmp_path: Path) -> None:
-    """Far faster than a loop over the rows, on any machine."""
-    count = 50_000
-    texts = pa.array(["some words of a sentence"]).take(pa.array(np.zeros(count, "int64")))
-    table = {"sentence": texts, "label": pa.array(np.arange(count) % 2), "idx": np.arange(count)}
-    pq.write_table(pa.table(table), tmp_path / "own.parquet")
-    data = Dataset.from_parquet(str(tmp_path / "own.parquet"), cache_dir=str(tmp_path))
-    start = time.process_time()
-    sum(
-        label in (0, 1) and bool(text)
-        for text, label in zip(data["sentence"], data["label"], strict=True)
-    )
-    loop = time.process_time() - start
-    start = time.process_time()
-    rows._labelled(tasks.get("cola"), "train", data, None)
-    assert time.process_time() - start < loop / 2

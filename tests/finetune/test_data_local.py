@@ -12,7 +12,7 @@ import pytest
 import warm
 from datasets import Dataset, DatasetDict
 
-from finetune.data import local, rows, text
+from finetune.data import rows, sources, text
 from finetune.settings.groups import DataArguments
 from finetune.settings.language import LanguageDataArguments
 
@@ -138,20 +138,20 @@ def test_own_files_after_a_change(tmp_path: Path, kind: str) -> None:
 
 def test_what_was_read_is_told(tmp_path: Path) -> None:
     folder = save(tmp_path / "data", "glue", "first")
-    told = local.origin(read("glue", folder))
+    told = sources.origin(read("glue", folder))
     file = folder / "cola" / "train-00000-of-00001.parquet"
     assert told["train"]["files"] == {str(file): file.stat().st_size}
     assert (told["train"]["rows"], set(told)) == (2, set(SPLITS))
     assert json.loads(json.dumps(told)) == told
     save(folder, "glue", "other")
-    again = local.origin(read("glue", folder))
+    again = sources.origin(read("glue", folder))
     assert again["train"]["digest"] != told["train"]["digest"]
     assert again["train"]["digest"] == again["validation"]["digest"]
 
 
 def test_the_digest_knows_rows_of_lists() -> None:
     digests = [
-        local.origin({"train": Dataset.from_dict({"a": values})})["train"]["digest"]
+        sources.origin({"train": Dataset.from_dict({"a": values})})["train"]["digest"]
         for values in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2], [3]])
     ]
     assert digests[0] == digests[2] != digests[1]

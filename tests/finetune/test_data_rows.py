@@ -88,9 +88,9 @@ def test_columns_of_own_files_are_named_and_not_guessed(tmp_path: Path) -> None:
     path.write_text(REVIEWS.replace("stars", "label"))
     files = {"train_file": str(path), "validation_file": str(path)}
     said = (
-        rf"^train_file {path} is a table with the columns review_id \(string\), text \(string\), "
-        r"label \(string\); .* it has 2\. Name the one to read, --text_column_names text, or the "
-        r"two of a pair, --text_column_names review_id,text\.$"
+        rf"^train_file in {path} is a table with the columns review_id \(string\), text "
+        r"\(string\), label \(string\); .* it has 2\. Give .*--text_column_names text, or the two "
+        r"of a pair: review_id,text\. "
     )
     with pytest.raises(Refused, match=said):
         load(**files)
@@ -98,7 +98,7 @@ def test_columns_of_own_files_are_named_and_not_guessed(tmp_path: Path) -> None:
     assert task.columns == {"text": "text", "label": "label"}
     assert rows["train"][0] == {"text": "a good cat", "labels": 0}
     path.write_text(REVIEWS)
-    with pytest.raises(Refused, match=r"with the column label of.*--label_column_name\."):
+    with pytest.raises(Refused, match=r"with the column label of.*--label_column_name"):
         load(**files, text_column_names=["text"])
     task, rows = load(**files, text_column_names=["text,review_id"], label_column_name="stars")
     assert task.columns == {"text": "text", "text_pair": "review_id", "label": "stars"}
@@ -166,7 +166,7 @@ def test_refusals_of_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"text": ["a"], "label": [0]}, r"without column 'sentence'.*it has text, label\. Rename"),
+        ({"text": ["a"], "label": [0]}, r"without column 'sentence'.*it has text, label\. Name"),
         ({"sentence": ["a"]}, r"without column 'label'.*sentence, label; it has sentence\."),
         ({"sentence": ["a"], "label": [2]}, r"label of task cola is 2; allowed: unacceptable, acc"),
         ({"sentence": ["a"], "label": [-1]}, r"In row 1 of split 'train', column label .* is -1"),
@@ -192,7 +192,7 @@ def test_missing_test_split_matters_only_for_predictions() -> None:
 def test_scores_must_be_numbers() -> None:
     columns = {"sentence1": ["a"], "sentence2": ["b"], "label": [float("nan")]}
     rows = DatasetDict(train=Dataset.from_dict(columns), validation=Dataset.from_dict(columns))
-    with pytest.raises(ValueError, match="label of task stsb is nan; allowed: a number"):
+    with pytest.raises(ValueError, match="label of task stsb is nan; allowed: a finite number"):
         data.checked(tasks.get("stsb"), rows, DataArguments(), predict=False)
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GPT2Config
 import tasks
 from finetune import lm as script
 from finetune.data import text as texts
-from finetune.data.windows import Blocks, Offsets, Windows
+from finetune.data.text import Blocks, Offsets, Windows
 from finetune.models import language, loading
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
 from finetune.settings.training import TrainArguments
@@ -57,12 +57,11 @@ def test_penn_treebank_in_every_layout(tmp_path: Path, tokenizer, layout: str) -
     assert text.words == 4 + 4 + 1 + 3
 
 
-@pytest.mark.parametrize("layout", ["card", "convert", "bare"])
-@pytest.mark.parametrize("config", ["wikitext-2-raw-v1", "wikitext-2-v1"])
-def test_wikitext_in_every_layout(tmp_path: Path, tokenizer, layout: str, config: str) -> None:
-    folder = save_text(tmp_path, config, "text", ["", " = Title = \n", " a b . \n"], layout)
-    task, rows = load(task_name="wikitext2", dataset_name=str(folder))
-    assert task.dataset_config == config
+def test_wikitext_in_another_form(tmp_path: Path, tokenizer) -> None:
+    rows = ["", " = Title = \n", " a b . \n"]
+    folder = save_text(tmp_path, "wikitext-2-v1", "text", rows, "bare")
+    form = {"dataset_config_name": "wikitext-2-v1"}
+    task, rows = load(task_name="wikitext2", dataset_name=str(folder), **form)
     text = texts.texts(task, rows, tokenizer)["validation"]
     assert tokenizer.decode(text.tokens) == "\n = Title = \n a b . \n"
     assert text.words == (0 + 3 + 3) + 3
@@ -294,14 +293,10 @@ def test_refusals_of_sources(tmp_path: Path, tokenizer) -> None:
     cases = [
         ({}, "task_name is None; allowed: ptb, wikitext2, wikitext103, demo. Choose one"),
         ({"task_name": "cola"}, "known tasks for finetune/lm.py: ptb, .*Run it with finetune/glue"),
-        ({"train_file": str(empty)}, "empty.txt'; allowed: a file with rows; it is empty"),
+        ({"train_file": str(empty)}, "the data in .*empty.txt is unreadable"),
         ({"train_file": str(tmp_path / "x.md")}, "an existing file, .csv, .json, .jsonl, .parquet"),
         ({"train_file": str(words)}, "validation_split_percentage is 5; .*, or a validation_file"),
         ({"train_file": str(numbers)}, "text_column is None; allowed: one of .*: number, other"),
-        (
-            {"train_file": str(numbers), "text_column": "number", "validation_file": str(numbers)},
-            "column number of split 'train' in .* is of type Value.*allowed: a column of text",
-        ),
         (
             {"task_name": "demo", "validation_split_percentage": 50},
             "validation_split_percentage is 50; allowed: None with data that has validation",

@@ -24,7 +24,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 import hf_graphattn as ga
 import tasks
 from finetune import image_classification
-from finetune.data import image_rows
+from finetune.data import images
 from finetune.engine.predictions import EVALUATED
 
 
@@ -167,7 +167,7 @@ def test_a_share_of_each_class_is_held_out_the_same_for_every_seed(tmp_path: Pat
     parts = []
     for seed in ("1", "2"):
         settings = image_classification.SCHEMA.parse([*argv, "--seed", seed])
-        _, rows = image_rows.load(settings.data, predict=False)
+        _, rows = images.load(settings.data, predict=False)
         parts.append([[row["path"] for row in rows[n]["image"]] for n in ("train", "validation")])
         assert sorted(rows["validation"]["labels"]) == list(range(6))
     assert parts[0] == parts[1]

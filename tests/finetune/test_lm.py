@@ -17,8 +17,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import lm
 from finetune.data import text
-from finetune.data.text import Text
-from finetune.data.windows import Windows, pad
+from finetune.data.text import Text, Windows, pad
 from finetune.models.language import character_tokenizer
 from finetune.objectives import language
 from finetune.settings.language import LanguageDataArguments

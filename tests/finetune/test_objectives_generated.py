@@ -15,7 +15,7 @@ from transformers import BartForSequenceClassification, T5ForSequenceClassificat
 import hf_graphattn as ga
 import tasks
 from finetune.data import loaders
-from finetune.data.literal import literal
+from finetune.data.loaders import literal
 from finetune.objectives import generated
 from finetune.objectives.generated import NO_LABEL, GeneratedLabels, LabelWords, as_wrong
 from finetune.settings.groups import DataArguments

@@ -14,8 +14,8 @@ from tiny_run import COLA, trainer
 from torch.utils.data import DataLoader
 
 from finetune import glue, lm
-from finetune.data import orders
-from finetune.data.orders import ByLength
+from finetune.data import loaders
+from finetune.data.loaders import ByLength
 from finetune.engine.trainer import Trainer
 from finetune.errors import Refused
 
@@ -109,9 +109,8 @@ def test_evaluation_reads_the_longest_rows_first(tmp_path: Path) -> None:
 
 def test_lengths_are_those_of_the_rows_that_are_left() -> None:
     rows = Dataset.from_dict({"input_ids": [[1], [1, 2, 3], [], [4, 5, 6]], "labels": [0] * 4})
-    assert orders.lengths(rows) == [1, 3, 0, 3]
-    assert orders.longest_first(orders.lengths(rows)) == [1, 3, 0, 2]
-    assert orders.lengths(rows.select([3, 0])) == [3, 1]
+    assert loaders.lengths_of(rows) == [1, 3, 0, 3]
+    assert loaders.lengths_of(rows.select([3, 0])) == [3, 1]
 
 
 def test_grouping_is_refused_where_all_rows_have_one_length() -> None:

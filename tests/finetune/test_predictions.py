@@ -80,7 +80,7 @@ def test_classes_have_their_names_beside_their_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [1, 3])
 def test_a_length_without_room_for_text_is_refused(tmp_path: Path, length: int) -> None:
     argv = flags(tmp_path, "mrpc", "--max_length", str(length))
-    said = rf"^max_length is {length}; allowed: 4 or more with this tokenizer, which puts 3 tokens"
+    said = rf"^max_length is {length}; allowed: 4 or more: this tokenizer puts 3 own tokens"
     with pytest.raises(Refused, match=said):
         glue.main(argv)
     glue.main(flags(tmp_path, "mrpc", "--max_length", "4", "--max_train_steps", "1"))

@@ -14,7 +14,7 @@ from datasets import Dataset
 from tiny_speech import wav, wave
 
 from finetune import speech_recognition
-from finetune.data import sounds, speech_rows
+from finetune.data import speech
 from finetune.engine.trainer import Trainer
 from finetune.errors import Refused
 from finetune.settings.speech import SpeechDataArguments
@@ -62,7 +62,7 @@ def written(path: str, content: bytes | str) -> Callable[[Path], None]:
 def test_a_wav_file_of_unknown_length_is_read_to_its_end(length: int) -> None:
     found = wav(wave(1, 200))
     streamed = found[:4] + length.to_bytes(4, "little") + found[8:]
-    assert np.array_equal(sounds.samples(streamed, 1000), sounds.samples(found, 1000))
+    assert np.array_equal(speech.samples(streamed, 1000), speech.samples(found, 1000))
 
 
 def row(number: int, line: str) -> Callable[[Path], None]:
@@ -195,13 +195,13 @@ def test_other_rates_and_channels_are_heard_alike() -> None:
     times = np.arange(4000) / 2000
     tone = 0.5 * np.sin(2 * np.pi * 100 * times)
     both = np.stack([tone + 0.1, tone - 0.1], axis=1)
-    heard = sounds.samples(wav(both, 2000), 1000)
+    heard = speech.samples(wav(both, 2000), 1000)
     assert heard.dtype == np.float32
     assert heard.shape == (2000,)
     np.testing.assert_allclose(heard[100:-100], tone[::2][100:-100], atol=2e-3)
-    assert sounds.samples(wav(tone, 2000), 3000).shape == (6000,)
+    assert speech.samples(wav(tone, 2000), 3000).shape == (6000,)
     too_high = 0.5 * np.sin(2 * np.pi * 800 * times)
-    assert np.abs(sounds.samples(wav(too_high, 2000), 1000)[100:-100]).max() < 0.01
+    assert np.abs(speech.samples(wav(too_high, 2000), 1000)[100:-100]).max() < 0.01
 
 
 def test_a_recording_that_changes_changes_the_digest(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_a_recording_that_changes_changes_the_digest(tmp_path: Path) -> None:
     arguments = SpeechDataArguments(dataset_name=str(folder), validation_split_percentage=34)
     digests = []
     for _ in range(2):
-        _, rows = speech_rows.load(arguments, predict=False)
-        digests.append({name: speech_rows.digest(split) for name, split in rows.items()})
+        _, rows = speech.load(arguments, predict=False)
+        digests.append({name: speech.digest(split) for name, split in rows.items()})
         (folder / "1.wav").write_bytes(wav(wave(9, 180)))
     assert digests[0]["train"] != digests[1]["train"]
     assert digests[0]["validation"] == digests[1]["validation"]
@@ -225,8 +225,8 @@ def test_recordings_in_a_table_are_those_in_files(tmp_path: Path, kind: str) -> 
     path = tmp_path / "train.parquet"
     rows.to_parquet(path)
     given = {"validation_split_percentage": 34}
-    _, ours = speech_rows.load(SpeechDataArguments(train_file=str(path), **given), False)
-    _, theirs = speech_rows.load(SpeechDataArguments(dataset_name=str(folder), **given), False)
+    _, ours = speech.load(SpeechDataArguments(train_file=str(path), **given), False)
+    _, theirs = speech.load(SpeechDataArguments(dataset_name=str(folder), **given), False)
     for name, split in ours.items():
         assert split["content"][:] == theirs[name]["content"][:]
         assert split["text"][:] == theirs[name]["text"][:]

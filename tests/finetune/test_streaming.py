@@ -8,8 +8,8 @@ import pickle
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +21,10 @@ from hub_server import HubServer
 from image_runs import CLASSES, VIT, pixels, replaced, resumed_as_if_never_stopped, written
 from PIL import Image as Pillow
 
+import tasks
 from finetune import image_classification
-from finetune.data import streaming
-from finetune.data.images import StreamedImages
+from finetune.data import sources, streaming
+from finetune.data.images import Images
 from finetune.engine.checkpoints import CheckpointError
 from finetune.errors import Refused
 
@@ -93,7 +94,7 @@ def test_the_first_rows_are_a_prefix_with_a_digest_of_its_own(tmp_path: Path) ->
     assert first.sizes == [3, 3, 1, 1, 1]
     labels = first.named({"label": "labels"}, 4)
     assert [labels[row]["labels"] for row in range(9)] == [n % len(CLASSES) for n in range(9)]
-    assert whole.first(99) is whole
+    assert whole.first(99).sizes == whole.sizes
     assert whole.digest == streaming.opened(files_of(tmp_path)).digest != first.digest
     made(range(50, 57)).to_parquet(tmp_path / "data" / "train-0.parquet", batch_size=3)
     assert streaming.opened(files_of(tmp_path)).digest != whole.digest
@@ -168,7 +169,7 @@ def test_no_more_rows_are_held_than_a_window_and_a_group(
     table = streaming.Streamed._table
 
     def counted(self: streaming.Streamed, group: streaming.Group, columns: object) -> object:
-        read.append((group.file.name, group.number))
+        read.append((group.file, group.number))
         return table(self, group, columns)
 
     monkeypatch.setattr(streaming.Streamed, "_table", counted)
@@ -239,12 +240,10 @@ def test_a_hubs_training_files_are_read_in_parts(tmp_path: Path) -> None:
 def digest_by_blobs(folder: Path) -> str:
     """A digest of what a hub names the content of the training files by."""
     rows = streaming.opened(files_of(folder))
-    named = {
-        file.name: replace(file, blob=hashlib.sha1(Path(file.name).read_bytes()).hexdigest())
-        for file in rows._files()
-    }
-    groups = [replace(group, file=named[group.file.name]) for group in rows.groups]
-    return streaming.Streamed(groups, rows.features).digest
+    total = hashlib.sha256(repr([(group.number, group.rows) for group in rows.groups]).encode())
+    for name in files_of(folder):
+        total.update(hashlib.sha1(Path(name).read_bytes()).hexdigest().encode())
+    return total.hexdigest()[:16]
 
 
 def bad_row(folder: Path, row: dict[str, object], features: Features = LABELLED) -> None:
@@ -289,12 +288,12 @@ def test_words_are_labels_where_a_card_names_the_classes(tmp_path: Path) -> None
     assert [found[i]["labels"] for i in range(3)] == feature.str2int(["dog", "cat", "dog"])
     rows.remove_columns("label").to_parquet(path)
     bare = streaming.opened([str(path)], LABELLED).named({"image": "image", "label": "labels"}, 6)
-    images = StreamedImages(bare, "RGB", "", range(3))
+    images = Images(bare, "RGB", range(3))
     with pytest.raises(Refused, match=r"^In row 2 of .*words\.parquet, the label is None; allowed"):
         images[1]
     rows.map(lambda row: {"label": "horse"}).to_parquet(path)
     other = streaming.opened([str(path)], LABELLED).named({"label": "labels"}, 6)
-    with pytest.raises(Refused, match=r"words\.parquet.*Row group 1: .*horse"):
+    with pytest.raises(Refused, match=r"words\.parquet is unreadable.*horse"):
         other[0]
 
 
@@ -317,6 +316,39 @@ def test_files_that_name_the_classes_differently_are_refused(
         image_classification.main(replaced(argv, dataset_name=str(folder / "data")))
 
 
+def test_a_validation_split_may_order_the_classes_otherwise(tmp_path: Path) -> None:
+    """Its labels are the training rows' by name: the same loss."""
+    folder = save_parquet(tmp_path / "hub")
+    (folder / "README.md").unlink()
+    argv = replaced(flags(folder, tmp_path / "a"), dataset_name=str(folder / "data"))
+    first = image_classification.main(argv)
+    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
+    made(range(100, 112), turned).to_parquet(folder / "data" / "validation-0.parquet")
+    again = image_classification.main(replaced(argv, output_dir=str(tmp_path / "b")))
+    assert again["eval_loss"] == first["eval_loss"]
+    assert again["eval_accuracy"] == first["eval_accuracy"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_hubs_files_that_name_the_classes_differently_are_refused(
+    tmp_path: Path, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of two splits, which `datasets` reads with the names of one."""
+    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
+    files = {split: [str(tmp_path / f"{split}.parquet")] for split in ("train", "validation")}
+    for (path,), features in zip(files.values(), (LABELLED, turned), strict=True):
+        made(range(4), features).to_parquet(path)
+    config, info = SimpleNamespace(data_files=files), SimpleNamespace(features=LABELLED)
+    builder = SimpleNamespace(config=config, info=info, cache_dir=str(tmp_path / "none"))
+    monkeypatch.setattr(sources, "load_dataset_builder", lambda *_, **__: builder)
+    monkeypatch.setattr(sources, "load_dataset", pytest.fail)
+    take = streaming.Training("train", predict=False) if is_streamed else None
+    with pytest.raises(
+        Refused, match=r"order of the classes of column label in .*validation\.parq"
+    ):
+        sources.read_source("user/animals", tasks.get("imagenet-100"), take)
+
+
 def no_names(folder: Path) -> None:
     shutil.rmtree(folder)
     save_parquet(folder, Features(image=Image(), label=Value("int64")))
@@ -333,14 +365,13 @@ def cut_off(folder: Path) -> None:
         (
             no_names,
             (),
-            "streaming, with the column label is of type Value('int64'); allowed: with class "
-            "labels, whose names the data state before their rows are read. Drop --streaming, or ",
+            "streaming, with the column label is of type Value('int64'); allowed: with datasets' "
+            "ClassLabel. Drop --streaming.",
         ),
         (
             cut_off,
             (),
-            "the parquet file is '/hub/data/train-2.parquet'; allowed: one that can be read to its "
-            "end. Reading said: ArrowInvalid",
+            "the data in /hub/data/train-2.parquet is unreadable; allowed: whole files",
         ),
         (
             lambda folder: None,

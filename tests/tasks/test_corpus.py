@@ -65,11 +65,6 @@ def test_sentences_are_split_and_code_is_left_out() -> None:
     )
 
 
-def test_unknown_side_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"side is 'test'; allowed: train, validation\. Choose"):
-        corpus.sentences("test")
-
-
 def test_library_without_source_is_refused(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(corpus, "_library_root", lambda: tmp_path)
     monkeypatch.setattr(corpus, "_topics", lambda: iter(()))

@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tasks
-from finetune.data.text import texts
-from finetune.data.windows import Windows, pad
+from finetune.data.text import Windows, pad, texts
 from finetune.objectives.language import measure_text
 from finetune.settings.flags import flag
 from tasks.lm import FAMILY, perplexities

@@ -10,8 +10,8 @@ import pytest
 import shown
 
 from finetune.errors import ToldError
-from finetune.experiments import record
-from finetune.experiments.gather import ArmResult
+from finetune.experiments import analyze
+from finetune.experiments.analyze import ArmResult
 from hf_graphattn.variants import registry, variant_configs
 from tools import figures, picture
 
@@ -124,7 +124,7 @@ STUDIES = {
 
 def _arms(study: str) -> dict[str, ArmResult]:
     found = json.loads((ROOT / "docs" / "evidence" / f"{study}.json").read_text("utf-8"))
-    return {arm.name: arm for arm in record.results_of(found)[0].arms}
+    return {arm.name: arm for arm in analyze.results_of(found)[0].arms}
 
 
 def _shown(text: str, arm: ArmResult) -> str:

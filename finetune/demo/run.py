@@ -106,7 +106,7 @@ class Run:
         recipe = f"finetune/demo/{self.family}.yaml"
         # What another version of this table left there is replaced.
         where = {"output_dir": str(self.folder), "overwrite_output_dir": True}
-        return recipes.words({"recipe": recipe, **self.flags, **where})
+        return recipes.argv({"recipe": recipe, **self.flags, **where})
 
     @property
     def command(self) -> list[str]:

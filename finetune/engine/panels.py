@@ -262,7 +262,7 @@ def compare_words(trainer: Trainer, family: str) -> list[str]:
     words = ["python", script["compare"], "--script", script[family]]
     words += ["--variants", NO_VARIANT, settings.filter.variant]
     folder = trainer.folder.with_name(f"{trainer.folder.name}-compared")
-    return [*words, *recipes.words(flags), "--output_dir", str(folder)]
+    return [*words, *recipes.argv(flags), "--output_dir", str(folder)]
 
 
 def _as_flag(value: Any) -> Any:

@@ -13,14 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.errors import exit_with
-from finetune.settings.code import GENERATE, CodeModelArguments
-from finetune.settings.groups import DataArguments
+from finetune.settings.code import GENERATE, CodeDataArguments, CodeModelArguments
 from finetune.settings.schema import Schema
 
-# The papers' runs cut at 512 tokens.
-SCHEMA = Schema(
-    DataArguments, CodeModelArguments, defaults={"max_length": 512}, description=__doc__
-)
+SCHEMA = Schema(CodeDataArguments, CodeModelArguments, description=__doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ stopped; with more seeds, arms or tasks, only what is new is run.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -19,34 +18,20 @@ from finetune.experiments import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what ``argv`` asks (None: the process's); returns the exit code, 1 if runs are missing.
+    """Carry out ``argv`` (None: the process's); returns the exit code, 1 if runs are missing.
 
-    Raises ``ValueError`` before anything is started if it cannot be run as asked.
+    Raises ``Refused`` before anything is started if it cannot be run.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    given, words = command_line.of_comparison(__doc__).parse_known_args(argv)
-    if given.examples:
-        return compare_examples(given)
+    options, others = command_line.of_comparison(__doc__).parse_known_args(argv)
     # Imported once the flags are right: these take seconds.
-    from finetune.experiments import arms, conduct, experiment
+    from finetune.experiments import conduct, examples, plan
 
-    script = experiment.script_of(given)
-    chosen = arms.chosen(given.variants, given.arms, given.variant_flags, given.baseline, script)
-    return conduct.carry_out(experiment.planned(given, words, script, chosen), argv)
-
-
-def compare_examples(given: argparse.Namespace) -> int:
-    """Test one pair of runs by example; also into ``output_dir``/examples.json if it is given."""
-    from finetune.engine.results import write_json
-    from finetune.experiments import examples
-
-    first, second = given.examples
-    tests = examples.compare(first, second)
-    print(examples.shown(first, second, tests))
-    if given.output_dir is not None:
-        given.output_dir.mkdir(parents=True, exist_ok=True)
-        write_json(given.output_dir / "examples.json", examples.as_json(first, second, tests))
-    return 0
+    if options.examples:
+        first, second = options.examples
+        print(examples.report(first, second, options.output_dir))
+        return 0
+    return conduct.conduct(plan.comparison(options, others), argv)
 
 
 if __name__ == "__main__":

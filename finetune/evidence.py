@@ -15,43 +15,41 @@ import argparse
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from finetune.experiments import command_line
-from finetune.settings.words import WordParser
+from finetune.settings.parser import LineParser
 from finetune.studies import ROOT, rows_by_name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the studies asked for, and write the page; returns 1 if runs are missing."""
-    asked = vars(parser(list(rows_by_name())).parse_args(argv))
+    """Run the studies, and write the page; returns 1 if runs are missing."""
+    options = parser(list(rows_by_name())).parse_args(argv)
     # Imported here: the flags are read without them.
     from finetune.studies import page
-    from finetune.studies.run import Given, studies
+    from finetune.studies.run import PLACES, studies
 
-    rows = studies()
-    names = asked.pop("studies")
-    asked.pop("debug", None)
-    redraw = asked.pop("redraw")
-    given = Given(**{name: _absolute(value) for name, value in asked.items()})
-    missing = 0
-    for study in (row for row in rows if row.name in names):
-        folder = given.runs / study.name
-        if given.report_only and not folder.is_dir():
+    for name in PLACES:  # a text stays what it is where it names no file, but an id on the hub
+        if Path(place := getattr(options, name)).exists():
+            setattr(options, name, str(Path(place).resolve()))
+    options.runs, options.docs = options.runs.resolve(), options.docs.resolve()
+    rows, missing = studies(), 0
+    for study in (row for row in rows if row.name in options.studies):
+        folder = options.runs / study.name
+        if options.report_only and not folder.is_dir():
             print(f"{study.name}: no runs in {folder}; the page keeps the numbers that it has.")
-            if redraw and (given.docs / "evidence" / f"{study.name}.json").is_file():
-                page.draw(study.name, given.docs)
+            if options.redraw and (options.docs / "evidence" / f"{study.name}.json").is_file():
+                page.draw(study.name, options.docs)
             continue
         with contextlib.chdir(ROOT):  # the paths in the flags of a study begin there
-            missing |= study.run(given)
-        page.keep(study.name, folder, given.docs)
-    page.write(rows, given.docs)
+            missing |= study.run(options)
+        page.keep(study.name, folder, options.docs)
+    page.write(rows, options.docs)
     return missing
 
 
 def parser(names: Sequence[str]) -> argparse.ArgumentParser:
     """The flags; ``names`` are those of the studies."""
-    made = WordParser(__doc__)
+    made = LineParser(description=__doc__)
     made.add_argument("--studies", nargs="+", choices=names, default=names)
     made.add_argument("--glue", default="nyu-mll/glue", help="GLUE: a folder or an id on the hub.")
     made.add_argument("--ptb", default="ptb-text-only/ptb_text_only", help="Penn Treebank.")
@@ -64,13 +62,6 @@ def parser(names: Sequence[str]) -> argparse.ArgumentParser:
     made.add_argument("--report_only", action="store_true", help="Run nothing.")
     made.add_argument("--redraw", action="store_true", help="Draw the kept numbers again.")
     return made
-
-
-def _absolute(value: Any) -> Any:
-    """Paths from anywhere; a text stays what it is where it names no file, but an id on the hub."""
-    if isinstance(value, str) and Path(value).exists():
-        return str(Path(value).resolve())
-    return value.resolve() if isinstance(value, Path) else value
 
 
 if __name__ == "__main__":

@@ -20,21 +20,20 @@ from finetune.experiments import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what ``argv`` asks (None: the process's); returns the exit code, 1 if runs are missing.
+    """Carry out ``argv`` (None: the process's); returns the exit code, 1 if runs are missing.
 
-    Raises ``ValueError`` before anything is started if it cannot be run as asked.
+    Raises ``Refused`` before anything is started if it cannot be run.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    given, words = command_line.of_sweep(__doc__).parse_known_args(argv)
+    options, others = command_line.of_sweep(__doc__).parse_known_args(argv)
     # Imported once the flags are right: these take seconds.
-    from finetune.experiments import experiment
-    from finetune.experiments.conduct import carry_out
+    from finetune.experiments import conduct, plan
     from finetune.experiments.search import Study
 
-    sweep = experiment.sweep(given, words)
-    look_only = given.dry_run or given.report_only
-    is_search = given.method == command_line.OPTUNA
-    return carry_out(sweep, argv, Study(sweep, look_only=look_only) if is_search else None)
+    sweep = plan.sweep(options, others)
+    look_only = options.dry_run or options.report_only
+    is_search = options.method == command_line.OPTUNA
+    return conduct.conduct(sweep, argv, Study(sweep, look_only=look_only) if is_search else None)
 
 
 if __name__ == "__main__":

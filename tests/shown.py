@@ -23,7 +23,7 @@ from accelerate.commands.launch import launch_command_parser
 from packaging.requirements import Requirement
 
 from finetune import compare, evidence, sweep
-from finetune.experiments.scripts import Script, families
+from finetune.experiments.arms import Script, families
 from finetune.studies.run import studies
 from hf_graphattn.shell import main as command
 

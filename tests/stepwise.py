@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from finetune.experiments import pool
-from finetune.experiments.runs import Run
+from finetune.experiments import execute, executors
+from finetune.experiments.execute import Job, Options
 
 # A run whose result depends on every step, and whose checkpoints hold all that the next step needs.
 # Where it is told to wait it does so once, after its second checkpoint.
@@ -37,19 +37,30 @@ results = {"settings": {"seed": given["seed"]}, "state": state}
 """
 
 
-def run_of(folder: Path, seed: int, *, waits: bool = False) -> Run:
+def run_all(
+    jobs: list[Job], options: Options | None = None, executor=None, **how
+) -> dict[str, str]:
+    """Have them done, without an executor one after another in this process."""
+    how = {"say": str, **how}
+    if executor is not None:
+        return execute.execute(jobs, options or Options(), executor, **how)
+    with executors.local() as own:
+        return execute.execute(jobs, options or Options(), own, **how)
+
+
+def job_of(folder: Path, seed: int, *, waits: bool = False) -> Job:
     script = folder / "script.py"
     script.write_text(SCRIPT)
     out = folder / "out" / f"seed-{seed}"
-    return Run(out.name, script, out, {"seed": seed, "waits": waits}, {"seed": seed})
+    return Job(out.name, script, out, {"seed": seed, "waits": waits}, {"seed": seed})
 
 
 def undisturbed(folder: Path, seed: int) -> dict:
     """The results of the same run in this process."""
     folder.mkdir(exist_ok=True)
-    run = run_of(folder, seed)
-    assert pool.execute([run], say=str) == {}
-    return run.results()
+    job = job_of(folder, seed)
+    assert run_all([job]) == {}
+    return job.results()
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
@@ -59,5 +70,5 @@ def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
         time.sleep(0.02)
 
 
-def has_two_checkpoints(run: Run) -> bool:
-    return (run.folder / "step_2").exists()
+def has_two_checkpoints(job: Job) -> bool:
+    return (job.folder / "step_2").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.experiments.scripts import families
+from finetune.experiments.arms import families
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ("hf_graphattn", "tasks", "finetune", "tools", "benchmarks")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import shown
 
-from finetune.experiments import record
-from finetune.experiments.gather import ArmResult
+from finetune.experiments import analyze
+from finetune.experiments.analyze import ArmResult
 from hf_graphattn.variants import base as registry
 from hf_graphattn.variants import variant_configs
 from tools import figures, picture
@@ -120,7 +120,7 @@ STUDIES = {
 
 def _arms(study: str) -> dict[str, ArmResult]:
     found = json.loads((ROOT / "docs" / "evidence" / f"{study}.json").read_text("utf-8"))
-    return {arm.name: arm for arm in record.results_of(found)[0].arms}
+    return {arm.name: arm for arm in analyze.results_of(found)[0].arms}
 
 
 def _shown(text: str, arm: ArmResult) -> str:

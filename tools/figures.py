@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.experiments import record
+from finetune.experiments import analyze
 from hf_graphattn.diagnostics.palette import GREY, looks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def by_order(axes: Any) -> None:
     """The change of perplexity against K, ours with its intervals, and the paper's."""
-    (task,) = record.results_of(json.loads((EVIDENCE / "gfsa-order.json").read_text("utf-8")))
+    (task,) = analyze.results_of(json.loads((EVIDENCE / "gfsa-order.json").read_text("utf-8")))
     plain, look = task.arms[0].mean, looks({"gfsa": "gfsa"})["gfsa"]
     found = [(int(arm.setting["order"]), arm.paired) for arm in task.settings if arm.paired]
     orders, means = [k for k, _ in found], [100 * paired.mean / plain for _, paired in found]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.experiments import record
-from finetune.experiments.gather import TaskResult
+from finetune.experiments import analyze
+from finetune.experiments.analyze import TaskResult
 from hf_graphattn.diagnostics.palette import looks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     (target,) = (sys.argv[1:] if argv is None else argv) or [str(ROOT / "docs" / "overview.png")]
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     brings, costs = figure.subplots(1, 2)
-    gains(brings, record.results_of(json.loads(STUDY.read_text("utf-8")))[0])
+    gains(brings, analyze.results_of(json.loads(STUDY.read_text("utf-8")))[0])
     times(costs, json.loads(TIMES.read_text("utf-8"))["lengths"])
     figure.savefig(target, dpi=150)
 

@@ -102,7 +102,7 @@ class Row:
         """The arguments of the script."""
         recipe = f"finetune/demo/{self.family}.yaml"
         output = {"output_dir": str(self.folder), "overwrite_output_dir": True}
-        return recipes.words({"recipe": recipe, **self.flags, **output})
+        return recipes.argv({"recipe": recipe, **self.flags, **output})
 
     @property
     def command(self) -> list[str]:

@@ -14,9 +14,8 @@ from accelerate.utils import DataLoaderConfiguration, DistributedType, set_seed
 from finetune import terminal
 from finetune.engine import output_folder, publishing
 from finetune.errors import refusal
-from finetune.settings.output import EVERY, NOWHERE
 from finetune.settings.schema import Settings
-from finetune.settings.training import TrainArguments
+from finetune.settings.training import EVERY, NOWHERE, TrainArguments
 
 ON_CPUS = (
     "Start several processes on the CPU with "

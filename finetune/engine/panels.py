@@ -101,7 +101,7 @@ def compare_command(trainer: Trainer, family: str) -> list[str]:
     compare, script = (os.path.relpath(SCRIPTS / f"{name}.py") for name in ("compare", family))
     variants = ["--variants", NO_VARIANT, settings.filter.variant]
     output = ["--output_dir", str(folder.with_name(f"{folder.name}-compared"))]
-    return ["python", compare, "--script", script, *variants, *recipes.words(flags), *output]
+    return ["python", compare, "--script", script, *variants, *recipes.argv(flags), *output]
 
 
 def _labels(trainer: Trainer) -> str:

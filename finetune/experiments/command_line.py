@@ -6,34 +6,30 @@ import argparse
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from finetune import errors
-from finetune.settings.words import WordParser
+from finetune.settings.parser import LineParser
 
 LOCAL, DASK, SLURM = "local", "dask", "slurm"
-CLUSTER, LIMIT = "cluster", "timeout_min"  # as submitit calls them
+CLUSTER, LIMIT = "cluster", "timeout_min"  # as submitit names them
 EXAMPLE = f"{LIMIT}=600 gpus_per_node=1 slurm_partition=gpu"
 GRID, OPTUNA = "grid", "optuna"
+USAGE = "%(prog)s --script SCRIPT --output_dir OUTPUT_DIR [--FLAG VALUE ...]"
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Call a script's main (`errors.exit_with`); stopped, it says how it goes on."""
+    """Call a script's main (`errors.exit_with`); stopped, it prints how it goes on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     errors.exit_with(main, "Stopped. The same command goes on from here.")
 
 
-def of_comparison(description: str | None) -> argparse.ArgumentParser:
+def of_comparison(description: str | None = None) -> argparse.ArgumentParser:
     """The parser of compare.py; `parse_known_args` is called on it."""
-    made, add = _parser(description, "what is compared", seeds=8, note="below 6 no p reaches 0.05")
-    add(
-        "--variants",
-        nargs="+",
-        help="The arms: variants, or names in --arms; default: all, or without --arms those of "
-        "--variant_flags beside plain attention.",
-    )
+    parser, add = _parser(description, "what is compared", 8, "below 6 no p reaches 0.05")
+    add("--variants", nargs="+", help="The arms: variants, or names in --arms; default: all.")
     add("--arms", help="YAML file of arms, `name: {flag: value}`: finetune/arms/fine-tuning.yaml.")
-    add(
+    parser.add_argument(
         "--variant_flags",
         nargs="+",
         action="extend",
@@ -43,19 +39,14 @@ def of_comparison(description: str | None) -> argparse.ArgumentParser:
     )
     add("--baseline", help="The arm that the others are compared to; default: plain attention.")
     add("--task_names", nargs="+", default=[], help="Several tasks, each a comparison.")
-    add(
-        "--examples",
-        nargs=2,
-        type=Path,
-        metavar="RUN",
-        help="Compare the predictions of two runs' folders, example by example, instead.",
-    )
-    return made
+    both = "Compare the predictions of two runs' folders, example by example, instead."
+    add("--examples", nargs=2, type=Path, metavar="RUN", help=both)
+    return parser
 
 
-def of_sweep(description: str | None) -> argparse.ArgumentParser:
+def of_sweep(description: str | None = None) -> argparse.ArgumentParser:
     """The parser of sweep.py; `parse_known_args` is called on it."""
-    made, add = _parser(description, "what is swept", seeds=3, note="of one no intervals")
+    parser, add = _parser(description, "what is swept", 3, "of one no intervals")
     add("--variant", help="The graph filter whose settings are swept; none is plain attention.")
     add(
         "--space",
@@ -63,63 +54,42 @@ def of_sweep(description: str | None) -> argparse.ArgumentParser:
         "flag not given. Ranges, for optuna: 'w_0: {low: -0.1, high: 0.1}', also with log: true "
         "or step. Several spaces: a YAML list of them.",
     )
-    add(
-        "--method",
-        choices=(GRID, OPTUNA),
-        default=GRID,
-        help="Every combination, or those that Optuna's TPE sampler chooses one after another by "
-        "the mean over the seeds.",
-    )
+    every = "Every combination, or those that Optuna's TPE sampler chooses, one after another."
+    add("--method", choices=(GRID, OPTUNA), default=GRID, help=every)
     add("--trials", type=int, help="How many settings optuna tries, with those of earlier calls.")
-    made.set_defaults(task_names=[])
     add("--no_baseline", action="store_true", help="Do not run plain attention beside it.")
-    return made
+    parser.set_defaults(task_names=[])
+    return parser
 
 
 def _parser(
-    description: str | None, what: str, *, seeds: int, note: str
+    description: str | None, what: str, seeds: int, note: str
 ) -> tuple[argparse.ArgumentParser, Callable[..., argparse.Action]]:
-    """A parser that leaves unknown flags whole, with the flags of both; and what adds more."""
-    usage = "%(prog)s --script SCRIPT --output_dir OUTPUT_DIR [--FLAG VALUE ...]"
-    made = WordParser(description, usage)
-    made.add_argument("--output_dir", type=Path, help="Tables, figures, and a folder for each run.")
-    add_own = made.add_argument_group(what).add_argument
+    """A parser with the flags of both scripts, and what adds the flags of one."""
+    parser = LineParser(description=description, usage=USAGE)
+    parser.add_argument("--output_dir", type=Path, help="Tables, figures, a folder for each run.")
+    add_own = parser.add_argument_group(what).add_argument
     add_own("--script", type=Path, help="What is run: finetune/glue.py, finetune/lm.py ...")
     add_own("--seeds", type=int, default=seeds, help=f"Runs of each; {note}.")
     add_own("--first_seed", type=int, default=0, help="Their seeds count up from here.")
-    add = made.add_argument_group("how it is run").add_argument
+    add = parser.add_argument_group("how it is run").add_argument
+    place = f"{LOCAL} | {DASK}://HOST:PORT | {SLURM}"
     add(
         "--executor",
         default=LOCAL,
-        metavar=f"{LOCAL} | {DASK}://HOST:PORT | {SLURM}",
-        help="Where: this machine, the workers of a dask cluster, or slurm's jobs; they share the "
-        "folder and this installation.",
+        metavar=place,
+        help="Where: here, or on machines with these folders.",
     )
-    add(
-        "--executor_options",
-        nargs="+",
-        action="extend",
-        metavar="NAME=VALUE",
-        help=f"slurm's, as submitit calls them: {EXAMPLE}; {CLUSTER}={LOCAL} tries them here.",
-    )
-    add(
-        "--processes",
-        type=int,
-        help="Runs at once; default: one a visible GPU, else one. Of slurm the jobs in its queue.",
-    )
-    add(
-        "--threads",
-        type=int,
-        help="CPU threads of each run; default: all, shared out; of a cluster what is set there.",
-    )
-    add("--launcher", default="", help="Words before the script, like 'accelerate launch ...'.")
+    options = f"slurm's, as submitit names them: {EXAMPLE}; {CLUSTER}={LOCAL} tries them here."
+    name: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "NAME=VALUE"}
+    parser.add_argument("--executor_options", help=options, **name)
+    add("--processes", type=int, help="Runs at once; default: one a visible GPU, else one.")
+    add("--threads", type=int, help="CPU threads of each run; default: all, shared out.")
+    add("--launcher", default="", help="Before the script's name, like 'accelerate launch ...'.")
     add("--keep_models", action="store_true", help="Keep each run's weights.")
     add("--dry_run", action="store_true", help="Print the commands in full, and write nothing.")
-    add = made.add_argument_group("what is reported").add_argument
+    add = parser.add_argument_group("what is reported").add_argument
     add("--report_only", action="store_true", help="Report on the runs that are there.")
-    add(
-        "--metric",
-        help="What is compared, like accuracy; default: the task's main metric. Another one, by "
-        "its name, the path of an `evaluate` module or its hub id, is measured beside the task's.",
-    )
-    return made, add_own
+    metric = "What is compared; default: the task's main metric. A name, or a module of `evaluate`."
+    add("--metric", help=metric)
+    return parser, add_own

@@ -20,11 +20,11 @@ import pandas as pd
 from scipy import stats
 
 from finetune.engine.predictions import EVALUATED, evaluated
-from finetune.engine.results import RESULTS, read_json
+from finetune.engine.results import RESULTS, read_json, write_json
 from finetune.errors import refusal
-from finetune.experiments.gather import NONE
+from finetune.experiments.analyze import NONE
+from finetune.experiments.report import Table
 from finetune.experiments.statistics import LEVEL
-from finetune.experiments.tables import Table
 from tasks import Metric
 from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, ROWS, SPEARMANR, WER
 
@@ -64,7 +64,7 @@ class Test:
 def compare(first: Path, second: Path) -> list[Test]:
     """The tests of the metrics that two runs' folders have, on each validation split.
 
-    Raises ``ValueError`` if one has no predictions, or they are of other rows.
+    Raises ``Refused`` if one has no predictions, or they are of other rows.
     """
     tests = []
     for suffix in evaluated(first) or [""]:
@@ -78,8 +78,8 @@ def compare(first: Path, second: Path) -> list[Test]:
                 "two runs evaluated on the same rows in the same order",
                 "Evaluate both alike: --do_eval_only writes the predictions of a saved model.",
             )
-        found = tests_of(a, b, metrics or fitting(a.labels))
-        tests += [replace(test, metric=test.metric + suffix) for test in found]
+        made = tests_of(a, b, metrics or fitting(a.labels))
+        tests += [replace(test, metric=test.metric + suffix) for test in made]
     return tests
 
 
@@ -89,11 +89,8 @@ def measured(run: Path, suffix: str) -> list[Metric]:
     Those of other people's modules are left out: thousands of calls of them may take hours.
     """
     results = read_json(run / RESULTS) if (run / RESULTS).is_file() else {}
-    return [
-        metric
-        for name, metric in ROWS.items()
-        if metric.function is not None and f"eval_{name}{suffix}" in results
-    ]
+    known = {f"eval_{name}{suffix}": metric for name, metric in ROWS.items() if metric.function}
+    return [metric for key, metric in known.items() if key in results]
 
 
 def fitting(labels: np.ndarray) -> list[Metric]:
@@ -113,23 +110,16 @@ def tests_of(a: Examples, b: Examples, metrics: Sequence[Metric]) -> list[Test]:
 def read(path: Path, *, texts: bool = False) -> Examples:
     """What a run predicted of a validation split, with the labels, which may be texts."""
     if not path.is_file():
-        raise refusal(
-            "examples",
-            str(path.parent),
-            f"a run's folder with {path.name}",
-            "Runs of tasks with labels write it; for a saved model, run its script again with "
-            "--do_eval_only --model_name_or_path FOLDER.",
-        )
+        allowed = f"a run's folder with {path.name}"
+        remedy = "Runs of tasks with labels write it; of a saved model, those with --do_eval_only."
+        raise refusal("examples", str(path.parent), allowed, remedy)
     verbatim: Any = {"dtype": str, "keep_default_na": False} if texts else {}
     names = ["prediction", "label"]
     columns = pd.read_csv(path, sep="\t", usecols=names, quoting=csv.QUOTE_NONE, **verbatim)
     if not len(columns) or not (texts or np.isfinite(columns.to_numpy(dtype=float)).all()):
-        raise refusal(
-            f"what is in {path}",
-            "a prediction that is not finite" if len(columns) else "no rows",
-            "an evaluation's rows, of finite numbers",
-            "Evaluate again; a run that diverged has nothing to compare.",
-        )
+        fault = "a prediction that is not finite" if len(columns) else "no rows"
+        remedy = "Evaluate again; a run that diverged has nothing to compare."
+        raise refusal(f"what is in {path}", fault, "an evaluation's rows, of numbers", remedy)
     kind = str if texts else None  # else strings would be objects, which nothing can permute
     return Examples(*(columns[name].to_numpy(dtype=kind) for name in names))
 
@@ -139,8 +129,8 @@ def mcnemar(a: Examples, b: Examples) -> Test:
     right_a, right_b = a.predictions == a.labels, b.predictions == b.labels
     only_a, only_b = int((right_a & ~right_b).sum()), int((right_b & ~right_a).sum())
     p = stats.binomtest(only_b, only_a + only_b).pvalue if only_a + only_b else 1.0
-    found = _with_interval(ACCURACY, a, b, "McNemar, exact", float(p))
-    return replace(found, only_first=only_a, only_second=only_b)
+    test = _with_interval(ACCURACY, a, b, "McNemar, exact", float(p))
+    return replace(test, only_first=only_a, only_second=only_b)
 
 
 def permutation(metric: Metric, a: Examples, b: Examples) -> Test:
@@ -167,31 +157,23 @@ def _with_interval(metric: Metric, a: Examples, b: Examples, test: str, p: float
         method="percentile",
         rng=np.random.default_rng(SEED),
     ).confidence_interval
-    first, second = (_value(metric, run.predictions, run.labels) for run in (a, b))
+    assert metric.function is not None  # an objective's own metrics have no predictions
+    first, second = (metric.function(run.predictions, run.labels) for run in (a, b))
     return Test(metric.name, test, first, second, second - first, float(low), float(high), p)
 
 
 def _difference(metric: Metric, first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> float:
-    return _value(metric, second, labels) - _value(metric, first, labels)
+    assert metric.function is not None
+    return metric.function(second, labels) - metric.function(first, labels)
 
 
-def _value(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
-    assert metric.function is not None  # an objective's own metrics have no predictions
-    return metric.function(predictions, labels)
-
-
-def as_json(first: Path, second: Path, tests: list[Test]) -> dict[str, Any]:
-    """Every number."""
-    return {
-        "first": str(first),
-        "second": str(second),
-        "resamples": RESAMPLES,
-        "tests": [asdict(test) for test in tests],
-    }
-
-
-def shown(first: Path, second: Path, tests: list[Test]) -> str:
-    """The tests as a table."""
+def report(first: Path, second: Path, folder: Path | None = None) -> str:
+    """The tests of two runs as a table; every number goes into ``folder``/examples.json too."""
+    tests = compare(first, second)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = {"first": str(first), "second": str(second), "resamples": RESAMPLES}
+        write_json(folder / "examples.json", numbers | {"tests": [asdict(test) for test in tests]})
     headings = ("metric", "first", "second", "difference", "95 % interval", "p", "test")
     rows = [
         (
@@ -204,6 +186,6 @@ def shown(first: Path, second: Path, tests: list[Test]) -> str:
         )
         for test in tests
     ]
-    table = Table((*headings, "right in one alone"), [rows]).text()
+    table = Table((*headings, "right in one alone"), rows).text()
     end = "These two models on rows like these: other seeds may differ more than this."
     return "\n".join([f"first: {first}", f"second: {second}", "", *table, "", end, ""])

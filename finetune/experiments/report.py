@@ -1,4 +1,4 @@
-"""What a comparison or a sweep leaves in its folder: tables, figures, all numbers, the verdict.
+"""What a comparison or a sweep prints and leaves: tables, sentences, figures, all numbers.
 
 A sweep is a comparison whose arms carry a setting. Its table has a column for each swept flag, its
 figure shows how the metric depends on them, and its best setting comes with a warning and with the
@@ -8,20 +8,26 @@ command that would confirm it.
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from finetune.engine.results import write_json
-from finetune.experiments import degenerate, record, tables
-from finetune.experiments.best import best, confirmation, optimism, ranked
-from finetune.experiments.experiment import Experiment
-from finetune.experiments.gather import TaskResult, finished, gather
-from finetune.experiments.grid import Cell
-from finetune.experiments.metrics import Results
-from finetune.experiments.verdicts import verdicts
-from finetune.settings.variants import NO_VARIANT
+from finetune.experiments import analyze, command_line, statistics
+from finetune.experiments.analyze import NONE, ArmResult, Paired, TaskResult, against_degree_1
+from finetune.experiments.arms import as_text, described
+from finetune.experiments.plan import Cell, Experiment, Results
+from finetune.experiments.statistics import LEVEL
+from finetune.plurals import many
+from finetune.settings import recipes
+from finetune.settings.groups import FILTER_RATE
+from finetune.settings.variants import NO_VARIANT, owners
 from hf_graphattn.diagnostics import drawing
 
 if TYPE_CHECKING:
@@ -29,10 +35,50 @@ if TYPE_CHECKING:
 
 COMPARISON, SWEEP = "comparison", "sweep"  # names of the files
 FORMATS = (*drawing.FORMATS, "svg")  # of the figures
+CONFIRMING_SEEDS = 8
+HOW = ("launcher", "executor", "executor_options", "processes", "threads", "keep_models")
+HEADINGS = (
+    *("task", "arm", "seeds", "metric", "mean ± sd", "difference", "95 % interval", "p"),
+    *("p, Holm", "scalars", "s/step", "peak memory"),
+)
+SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}  # that LaTeX writes otherwise
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, and rows of cells."""
+
+    headings: Row
+    rows: Sequence[Row]
+
+    def text(self) -> list[str]:
+        """The lines for a terminal, columns aligned."""
+        table = [self.headings, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        table.insert(1, ["-" * width for width in widths])
+        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+
+    def markdown(self) -> list[str]:
+        """The lines of a pipe table."""
+        table = [self.headings, ["---"] * len(self.headings), *self.rows]
+        return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in table]
+
+    def latex(self) -> str:
+        """A ``tabular`` for the package booktabs."""
+        import pandas as pd
+
+        text: str = pd.DataFrame(self.rows, columns=self.headings).to_latex(
+            index=False, escape=True
+        )
+        for sign, command in SIGNS.items():
+            text = text.replace(sign, command)
+        return text
 
 
 def write(
-    asked: Experiment,
+    experiment: Experiment,
     cells: Sequence[Cell],
     missing: Mapping[str, str],
     command: Sequence[str],
@@ -42,56 +88,81 @@ def write(
     """Write ``comparison.{txt,md,tex,json}``, or ``sweep``, and the figures; returns the text.
 
     Args:
-        asked: the comparison or sweep.
+        experiment: the comparison or sweep.
         cells: its runs, of which those that have ended count, in complete pairs.
         missing: why a run has no results, by its name.
         command: what was called, for the record.
         best_first: whether settings are listed from the best to the worst.
     """
-    done, folder = finished(cells), asked.folder
-    found = gather(cells, done, asked.measure.name, missing)
-    if not found:
+    done, folder = analyze.finished(cells), experiment.folder
+    results = analyze.gather(cells, done, experiment.measure.name, missing)
+    if not results:
         return "No run has ended: there is nothing to report yet.\n"
     if best_first:
-        found = [ranked(task) for task in found]
-    name = SWEEP if found[0].settings else COMPARISON
+        results = [analyze.ranked(task) for task in results]
+    name = SWEEP if results[0].settings else COMPARISON
+    warnings = analyze.warnings(results, cells)
     numbers = {
-        **record.as_json(found),
-        "verdicts": verdicts(found),
-        "method": tables.legend(found),
-        "notes": [
-            *degenerate.warnings(found, cells),
-            *missing_notes(found),
-            *record.mixtures(done.values()),
-        ],
+        **analyze.as_json(results),
+        "verdicts": verdicts(results),
+        "method": legend(results),
+        "notes": [*warnings, *_missing(results), *analyze.mixtures(done.values())],
         "command": list(command),
-        **record.origin(cells, done),
+        **analyze.origin(cells, done),
     }
     if name == SWEEP:
-        numbers["best"] = best_json(found[0], asked, cells)
+        numbers["best"] = _best_json(results[0], experiment, cells)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", numbers)
-    text = _write_tables(found, numbers, folder / name)
-    return f"{text}\n{_draw(found, cells, done, folder, name)}\n"
+    text = _write_tables(results, numbers, folder / name)
+    return f"{text}\n{_draw(results, cells, done, folder, name)}\n"
 
 
-def best_json(task: TaskResult, asked: Experiment, cells: Sequence[Cell]) -> dict[str, Any] | None:
+def _best_json(
+    task: TaskResult, experiment: Experiment, cells: Sequence[Cell]
+) -> dict[str, Any] | None:
     """The best setting, what its number is worth, and the command that confirms it.
 
     None if no setting is complete, or several are equally good: then none is the best.
     """
-    arm = best(task)
-    if arm is None:
+    arms = analyze.best(task)
+    if len(arms) != 1:
         return None
-    said = {"setting": arm.name, "settings_tried": len(task.settings)}
-    confirm = confirmation(arm.name, asked, cells)
-    return {**said, "optimism": optimism(task.settings), "confirm": confirm}
+    tried = {"setting": arms[0].name, "settings_tried": len(task.settings)}
+    confirm = confirmation(arms[0].name, experiment, cells)
+    return {**tried, "optimism": analyze.optimism(task.settings), "confirm": confirm}
 
 
-def missing_notes(found: Sequence[TaskResult]) -> list[str]:
+def confirmation(name: str, sweep: Experiment, cells: Sequence[Cell]) -> str:
+    """The command that compares a setting with plain attention, with seeds not used yet.
+
+    It keeps every flag of the sweep's runs, in two files that are written for it, and how they
+    were run.
+
+    Args:
+        name: of the setting's arm.
+        sweep: the experiment.
+        cells: all of its runs.
+    """
+    options, folder = sweep.options, sweep.folder
+    arm = next(cell.arm for cell in cells if cell.arm.name == name)
+    files = {"arms": {NO_VARIANT: {}, name: dict(arm.flags)}, "recipe": dict(sweep.common)}
+    flags = {"script": str(options.script), "metric": options.metric, "seeds": CONFIRMING_SEEDS}
+    for title, values in files.items():
+        flags[title] = str(folder / f"confirm-{title}.yaml")
+        Path(flags[title]).write_text(yaml.safe_dump(values, sort_keys=False), "utf-8")
+    flags |= {each: getattr(options, each) for each in HOW}
+    flags |= {"first_seed": sweep.seeds[-1] + 1, "output_dir": f"{folder}-confirm"}
+    default = command_line.of_comparison().get_default
+    argv = recipes.argv({n: v for n, v in flags.items() if v not in (True, default(n))})
+    kept = ["--keep_models"] if options.keep_models else []
+    return shlex.join(["python", str(options.script.with_name("compare.py")), *argv, *kept])
+
+
+def _missing(results: Sequence[TaskResult]) -> list[str]:
     """A note on each arm that lacks runs: pairs without them are not compared."""
     seeds = defaultdict(list)
-    for task in found:
+    for task in results:
         for arm in task.arms:
             for seed, why in arm.missing.items():
                 seeds[task.task, arm.name, why].append(str(seed))
@@ -101,49 +172,287 @@ def missing_notes(found: Sequence[TaskResult]) -> list[str]:
     ]
 
 
-def _write_tables(found: Sequence[TaskResult], numbers: Mapping[str, Any], path: Path) -> str:
-    """Write the table with what is said of it, as text, Markdown and LaTeX; returns the text."""
-    table, said = tables.table(found), [*numbers["verdicts"], *numbers["notes"]]
-    below, confirm = numbers["method"], []
+def _write_tables(results: Sequence[TaskResult], numbers: Mapping[str, Any], path: Path) -> str:
+    """Write the table and its sentences, as text, Markdown and LaTeX; returns the text."""
+    rows, sentences = table(results), [*numbers["verdicts"], *numbers["notes"]]
     if numbers.get("best"):
-        command = f"    {numbers['best']['confirm']}"
-        confirm = [f"Fresh seeds show whether it differs from {NO_VARIANT}:", command]
-    bullets, more = ([f"- {line}" for line in lines] for lines in (said, below))
-    apart = [part for line in confirm for part in ("", line)]
-    text = "\n".join([*table.text(), "", *said, *confirm, "", *below, ""])
-    markdown = "\n".join([*table.markdown(), "", *bullets, *apart, "", *more, ""])
-    notes = [f"% {line}" for line in (*said, *confirm, *below)]
+        sentences += [f"Fresh seeds show whether it differs: {numbers['best']['confirm']}"]
+    lines = [*sentences, "", *numbers["method"], ""]
+    text = "\n".join([*rows.text(), "", *lines])
+    bullets = [f"- {line}" if line else "" for line in lines]
     path.with_suffix(".txt").write_text(text, "utf-8")
-    path.with_suffix(".md").write_text(markdown, "utf-8")
-    path.with_suffix(".tex").write_text("\n".join([*notes, *table.latex(), ""]), "utf-8")
+    path.with_suffix(".md").write_text("\n".join([*rows.markdown(), "", *bullets]), "utf-8")
+    notes = [f"% {line}" for line in lines]
+    path.with_suffix(".tex").write_text("\n".join([*notes, rows.latex()]), "utf-8")
     return text
 
 
 def _draw(
-    found: Sequence[TaskResult],
+    results: Sequence[TaskResult],
     cells: Sequence[Cell],
     done: Mapping[str, Results],
     folder: Path,
     name: str,
 ) -> str:
-    """Write the figures; returns what has been written, in words."""
+    """Write the figures; returns a line on what has been written."""
     written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
     if importlib.util.find_spec("seaborn") is None:
         return f"{written}; no figures: pip install 'hf_graphattn[plots]' brings seaborn."
-    from finetune.experiments import figures, sensitivity  # both need it
+    from finetune.experiments import figures  # needs it
 
     drawn: dict[str, Figure | None] = {}
-    if name == SWEEP and any(arm.values for arm in found[0].settings):
-        drawn[SWEEP] = sensitivity.sensitivity(found[0])
+    if name == SWEEP and any(arm.values for arm in results[0].settings):
+        drawn[SWEEP] = figures.sensitivity(results[0])
     if name == COMPARISON:
-        if any(arm.paired for task in found for arm in task.arms):
-            drawn["differences"] = figures.differences(found)
-        for task in found:
-            curves = figures.learning_curves(task, cells, done)
-            drawn[f"learning_curves-{task.task}"] = curves
+        if any(arm.paired for task in results for arm in task.arms):
+            drawn["differences"] = figures.differences(results)
+        for task in results:
+            drawn[f"learning_curves-{task.task}"] = figures.learning_curves(task, cells, done)
     kept = {title: figure for title, figure in drawn.items() if figure is not None}
     for title, figure in kept.items():
         drawing.save(figure, folder / title, FORMATS)
     left = [f"no {title}: nothing was measured twice" for title in drawn if title not in kept]
     parts = [written, f"{', '.join(kept)} as {', '.join(FORMATS)}" if kept else "", *left]
     return "; ".join(filter(None, parts))
+
+
+def table(results: Sequence[TaskResult]) -> Table:
+    """One row for each arm and task; of a sweep a column for each swept flag."""
+    if results[0].settings:
+        return _sweep_table(results[0])
+    return Table(HEADINGS, [_arm_row(task, arm) for task in results for arm in task.arms])
+
+
+def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
+    places, paired = decimals(task), arm.paired
+    metric = f"{task.title} {'↑' if task.greater_is_better else '↓'}"
+    p = (None, None) if paired is None else (paired.p, paired.corrected_p)
+    scalars, seconds, memory = (arm.typical.get(name) for name in analyze.COSTS)
+    return [
+        *(task.task, arm.name, str(len(arm.values)), metric, arm.as_text(places)),
+        *difference(paired, places),
+        *(_number(value, ".3g") for value in p),
+        *(_number(scalars, ".0f"), _number(seconds, ".3g")),
+        NONE if memory is None else f"{memory / 2**20:.0f} MiB",
+    ]
+
+
+def _sweep_table(task: TaskResult) -> Table:
+    places, flags, plain = decimals(task), task.swept, task.plain
+    # Records of earlier versions do not have it.
+    has_moved = any(arm.typical.get(analyze.MOVED) is not None for arm in task.arms)
+
+    def numbers(arm: ArmResult) -> list[str]:
+        values = list(arm.values.values())
+        found = (arm.mean, arm.deviation, min(values), max(values)) if values else [None] * 4
+        moved = [_number(arm.typical.get(analyze.MOVED), ".2g")] if has_moved else []
+        paired = difference(arm.paired, places) if plain else []
+        return [str(len(values)), *(_number(x, f".{places}f") for x in found), *moved, *paired]
+
+    rows = [[*(as_text(arm.setting.get(f)) for f in flags), *numbers(arm)] for arm in task.settings]
+    headings = [*flags, "seeds", "mean", "sd", "min", "max", *(["moved"] if has_moved else [])]
+    if plain is not None:
+        rows.insert(0, [plain.name, *[NONE] * (len(flags) - 1), *numbers(plain)])
+        headings += [f"difference to {plain.name}", "95 % interval"]
+    return Table(headings, rows)
+
+
+def legend(results: Sequence[TaskResult]) -> list[str]:
+    """What the columns of the table are, in sentences, and each arm's own flags."""
+    if results[0].settings:
+        return _sweep_legend(results[0])
+    pairs = max((len(a.paired.differences) for t in results for a in t.arms if a.paired), default=0)
+    exact = "exact, all sign flips" if pairs <= statistics.EXACT_UP_TO else "drawn sign flips"
+    count = comparisons(results)
+    corrected = f"Holm's correction over all {count} comparisons, tasks and arms together"
+    held = dict.fromkeys(arm.name for task in against_degree_1(results) for arm in task.arms[1:])
+    control = f"{', '.join(held)}: of several passes, so held against degree 1, of one, as well."
+    return [
+        "Mean and standard deviation over the seeds; ↑ greater is better, ↓ less is.",
+        f"Difference: to {results[0].arms[0].name}, paired by seed; its 95 % interval by Student's "
+        "t, too narrow where differences are not normally distributed.",
+        f"p: two-sided paired permutation test ({exact}); {corrected if count > 1 else 'alone'}.",
+        *([control] if held else []),
+        "Seconds a step and peak memory are medians over the runs.",
+        arms_as_text(results[0].arms),
+    ]
+
+
+def _sweep_legend(task: TaskResult) -> list[str]:
+    variant = task.settings[0].flags.get("variant", NO_VARIANT)
+    lines = [
+        f"{task.task}, {variant}: {task.title} on the validation rows, {task.direction}; over the "
+        "seeds. default: flag not given. moved: how far the scalar that moved most ended from its "
+        "start, the median over the runs."
+    ]
+    if task.plain is None:
+        return lines
+    lines.append(
+        f"Difference to plain attention ({task.plain.name}), paired by seed; its 95 % interval by "
+        "Student's t, not corrected for the number of settings."
+    )
+    general = [flag for flag in task.swept if not owners(flag) and flag != FILTER_RATE]
+    if general:
+        lines.append(
+            f"{', '.join(general)}: plain attention has it too and ran with one value of it "
+            f"alone, which favours the settings. Sweep it with --variant {NO_VARIANT} as well."
+        )
+    return lines
+
+
+def arms_as_text(arms: Sequence[ArmResult]) -> str:
+    """Each arm's own flags, as on the command line."""
+    texts = [
+        f"{arm.name}: {' '.join(recipes.argv(flags))}"
+        for arm, flags in zip(arms, own_flags(arms), strict=True)
+    ]
+    return f"Arms: {'; '.join(texts)}."
+
+
+def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
+    """For each arm the flags that not all arms have with the same value, its variant first."""
+    first, *others = (arm.flags for arm in arms)
+    common = [n for n in first if all(n in flags and flags[n] == first[n] for flags in others)]
+    return [
+        {n: arm.flags[n] for n in sorted(arm.flags, key="variant".__ne__) if n not in common}
+        for arm in arms
+    ]
+
+
+def difference(paired: Paired | None, places: int) -> list[str]:
+    """The mean difference and its interval, as texts."""
+    if paired is None:
+        return [NONE, NONE]
+    interval = paired.interval
+    return [f"{paired.mean:+.{places}f}", interval.as_text(places) if interval else NONE]
+
+
+def decimals(task: TaskResult) -> int:
+    """Digits after the point, so that two digits of the smallest spread of the task are printed."""
+    spreads = [arm.deviation for arm in task.arms if arm.values]
+    spreads += [a.paired.interval.half_width for a in task.arms if a.paired and a.paired.interval]
+    known = [spread for spread in spreads if spread]
+    if not known:
+        return 4
+    return max(2, next((n for n in range(6) if min(known) * 10**n >= 10), 6))
+
+
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else f"{value:{form}}"
+
+
+def verdicts(results: Sequence[TaskResult]) -> list[str]:
+    """A sentence for each arm but the baselines; of a sweep, what its best setting is worth.
+
+    An arm of several passes has a second one where there is an arm of degree 1, of one pass.
+    """
+    if results[0].settings:
+        return _sweep_verdicts(results[0])
+    several = len({task.task for task in results}) > 1
+    return [
+        (f"{task.task}, " if several else "") + verdict(task, arm, comparisons(compared))
+        for compared in (results, against_degree_1(results))
+        for task in compared
+        for arm in task.arms[1:]
+    ]
+
+
+def _sweep_verdicts(task: TaskResult) -> list[str]:
+    """The best setting, and why its number is too good."""
+    first, settings, places = analyze.best(task), task.settings, decimals(task)
+    if not first:
+        return ["No setting has a value of every seed yet: none is best."]
+    arm = first[0]
+    if len(first) > 1:
+        return [
+            f"None of {len(settings)} is best: {len(first)} tie, {task.title} "
+            f"{arm.mean:.{places}f} in the mean over the seeds; "
+            f"{'; '.join(described(each.setting) for each in first)}."
+        ]
+    gain = f", {arm.paired.mean:+.{places}f} to {task.arms[0].name}" if arm.paired else ""
+    sentences = [
+        f"Best of {len(settings)}: {described(arm.setting)}; {task.title} "
+        f"{arm.mean:.{places}f}{gain} (mean over {many(len(arm.values), 'seed')})."
+    ]
+    if len(settings) > 1:
+        luck = analyze.optimism(settings)
+        chance = (
+            ""
+            if luck is None
+            else (
+                ": were all equally good, the best would be expected "
+                f"{luck:.{places}f} better than their average, by chance"
+            )
+        )
+        sentences.append(
+            f"It was chosen among {len(settings)} by these rows and seeds, so its number is "
+            f"optimistic{chance}."
+        )
+    return sentences
+
+
+def comparisons(results: Sequence[TaskResult]) -> int:
+    """How many comparisons the p-values are corrected for."""
+    return sum(arm.paired is not None for task in results for arm in task.arms)
+
+
+def verdict(task: TaskResult, arm: ArmResult, count: int) -> str:
+    """What the paired differences of one arm show, and what they cannot."""
+    baseline, paired = task.arms[0].name, arm.paired
+    if paired is None:
+        return f"{arm.name}: no verdict, no seed ended both with it and with {baseline}."
+    pairs = len(paired.differences)
+    facts = _facts(task, arm, paired)
+    direction = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
+    needed = statistics.pairs_needed(count)
+    short = f" ({needed} seeds are needed to show one among {count})" if pairs < needed else ""
+    corrected = f", {paired.corrected_p:.2g} corrected for {count} comparisons" if count > 1 else ""
+    if pairs == 1:
+        return f"{arm.name}: no verdict, one seed has no spread to judge by: {facts}."
+    if statistics.smallest_p(pairs) > LEVEL:
+        return (
+            f"{arm.name}: no verdict, {pairs} seeds cannot show a difference from {baseline} "
+            f"(an exact paired test needs {statistics.pairs_needed(1)}): {facts}."
+        )
+    if paired.corrected_p <= LEVEL:
+        return f"{arm.name} is {direction} than {baseline}: {facts}{corrected}."
+    if paired.p <= LEVEL:
+        return (
+            f"{arm.name}: {direction} than {baseline} taken alone, but not among {count} "
+            f"comparisons, so not shown: {facts}{corrected}{short}."
+        )
+    return (
+        f"{arm.name}: no difference from {baseline} that {pairs} seeds can show: {facts}"
+        f"{_unseen(task, paired, count) or short}."
+    )
+
+
+def in_per_cent(change: float, before: float) -> str:
+    """A change in per cent of the size of what was before, with the change's own sign."""
+    return f"{100 * change / abs(before):+.2f} %" if before else NONE
+
+
+def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
+    places, interval = decimals(task), paired.interval
+    text = f" (95 % interval {interval.as_text(places)})" if interval else ""
+    plain = mean(task.arms[0].values[seed] for seed in paired.differences)
+    share = f", {in_per_cent(paired.mean, plain)} of {plain:.{places}f}" if plain else ""
+    # Runs that diverged are not missing by chance.
+    lost = len({*arm.values, *arm.missing} - {*paired.differences})
+    without = f"; {lost} more seeds gave no pair" if lost else ""
+    return (
+        f"{task.title} {paired.mean:+.{places}f}{text}{share}, better in {paired.better} of "
+        f"{len(paired.differences)} seeds, p = {paired.p:.2g}{without}"
+    )
+
+
+def _unseen(task: TaskResult, paired: Paired, count: int) -> str:
+    """The difference that could not have been seen: Holm's smallest p must reach 0.05 / count."""
+    least = statistics.least_shown(list(paired.differences.values()), LEVEL / count)
+    if least is None:
+        return ""
+    among = f" among {count} comparisons" if count > 1 else ""
+    return (
+        f"; with their spread a mean difference below about {least:.{decimals(task)}f} does not "
+        f"reach p = {LEVEL}{among}"
+    )

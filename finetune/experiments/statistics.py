@@ -30,7 +30,7 @@ class Interval:
     def ends(self) -> tuple[float, float]:
         return self.low, self.high
 
-    def words(self, places: int) -> str:
+    def as_text(self, places: int) -> str:
         """Both ends with their signs, with so many digits after the point."""
         return f"{self.low:+.{places}f} to {self.high:+.{places}f}"
 

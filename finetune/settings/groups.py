@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import ID_OR_PATH, PATH, also, at_least, flag
+from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
 FILTER_RATE = "filter_learning_rate"
@@ -28,25 +28,16 @@ class SourceArguments:
     INPUTS: ClassVar[tuple[str, ...]] = ()
 
     task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
-    dataset_name: str | None = flag(
-        "Hub id, or local folder of its layout, instead of the task's.", path=ID_OR_PATH
-    )
-    train_file: str | None = flag("Own csv, json or parquet file to train on.", path=PATH)
-    validation_file: str | None = flag("Own file to evaluate on.", path=PATH)
-    test_file: str | None = flag("Own file to predict, with do_predict.", free=True, path=PATH)
+    dataset_name: str | None = flag("Hub id or folder, not the task's.", metavar=ID_OR_PATH)
+    train_file: str | None = flag("Own csv, json or parquet file to train on.", metavar=PATH)
+    validation_file: str | None = flag("Own file to evaluate on.", metavar=PATH)
+    test_file: str | None = flag("Own file to predict, with do_predict.", free=True, metavar=PATH)
     max_train_samples: int | None = flag("Train on the first so many rows.")
     max_eval_samples: int | None = flag("Evaluate on the first so many rows of each split.")
-    max_predict_samples: int | None = flag(
-        "Predict the first so many rows of each split.", free=True
-    )
-    metric: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Metrics beside the task's own, each a name (f1), the path of a module of the "
-            "library evaluate, or its hub id with trust_remote_code; arguments as in "
-            "f1:average=macro.",
-            "metavar": f"NAME_OR_{PATH}",
-        },
+    max_predict_samples: int | None = flag(free=True, rare=True)
+    metric: list[str] | None = flag(
+        "More metrics: a name (f1:average=macro), or a module of evaluate.",
+        metavar=f"NAME_OR_{PATH}",
     )
 
     def __post_init__(self) -> None:
@@ -67,21 +58,13 @@ class DataArguments(SourceArguments):
 
     INPUTS: ClassVar[tuple[str, ...]] = ("max_length",)
 
-    text_column_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Column with the text, or two that are read as a pair, also parted by a comma; "
-            "default: the task's, or the one column of text that own files have."
-        },
+    text_column_names: list[str] | None = flag(
+        "Column with the text, or two that are a pair; default: the task's, or the only one."
     )
     label_column_name: str | None = flag("Column with the labels; default: the task's, or label.")
-    max_length: int = flag(
-        "Longest input, in tokens; longer ones are cut.", 128, aliases=also("max_seq_length")
-    )
-    pad_to_max_length: bool = flag("Pad to max_length instead of to the batch's longest.", False)
-    group_by_length: bool = flag(
-        "Train on batches of like lengths, with little padding; the order is less random.", False
-    )
+    max_length: int = flag("Longest input, in tokens.", 128, aliases=["max_seq_length"])
+    pad_to_max_length: bool = flag(default=False, rare=True)
+    group_by_length: bool = flag("Train on batches of like lengths: less padding.", False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,12 +76,8 @@ class DataArguments(SourceArguments):
                 raise refusal("text_column_names", names, allowed, "Name them.")
         at_least(self, 1, "max_length")
         if self.group_by_length and self.pad_to_max_length:
-            raise refusal(
-                "group_by_length",
-                True,
-                "without pad_to_max_length, which makes all rows of one length",
-                "Drop one of the two flags.",
-            )
+            allowed = "without pad_to_max_length, which makes all rows of one length"
+            raise refusal("group_by_length", True, allowed, "Drop one of the two flags.")
 
 
 @dataclass
@@ -106,25 +85,17 @@ class ModelSource:
     """Where the model comes from, as far as every script has it."""
 
     TITLE: ClassVar[str] = "model"
-    model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", path=ID_OR_PATH)
-    revision: str | None = flag(
-        "Branch, tag or commit of the model on the hub; default: main.",
-        aliases=also("model_revision"),
-    )
-    cache_dir: str | None = flag(
-        "Folder for models that are downloaded; default: the hub's own, in HF_HOME.", free=True
-    )
-    trust_remote_code: bool = flag(
-        "Run the code that the model's repository brings, with variant none; and that of metrics "
-        "on the hub.",
-        False,
-    )
+    model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", metavar=ID_OR_PATH)
+    revision: str | None = flag("Branch, tag or commit on the hub.", aliases=["model_revision"])
+    cache_dir: str | None = flag(free=True, rare=True)
+    trust_remote_code: bool = flag("Run code of the model's repository, or a metric's.", False)
 
     def hub(self) -> dict[str, Any]:
-        """What says where on the hub the model is, as `from_pretrained` takes it."""
-        found = {"revision": self.revision, "cache_dir": self.cache_dir}
-        given = {name: value for name, value in found.items() if value is not None}
-        return {**given, "trust_remote_code": self.trust_remote_code}  # unsaid it would be asked
+        """Where on the hub the model is, as arguments of `from_pretrained`."""
+        named = {"revision": self.revision, "cache_dir": self.cache_dir}
+        # Without trust_remote_code transformers would ask on the terminal.
+        known = {name: value for name, value in named.items() if value is not None}
+        return {**known, "trust_remote_code": self.trust_remote_code}
 
     @property
     def origin(self) -> str | None:
@@ -136,44 +107,27 @@ class ModelSource:
 class ModelArguments(ModelSource):
     """Where the model comes from, and its tokenizer."""
 
-    model_name_or_path: str = field(
-        metadata={"help": "Hub id or folder, plain or patched.", "metavar": ID_OR_PATH}
+    model_name_or_path: str = flag(
+        "Hub id or folder, plain or patched.", MISSING, metavar=ID_OR_PATH
     )
-    tokenizer_name: str | None = flag(
-        "Tokenizer, where it is not the model's own.", path=ID_OR_PATH
-    )
-    ignore_mismatched_sizes: bool = flag(
-        "Replace a head that has other labels by a new one.", False
-    )
+    tokenizer_name: str | None = flag("Another than the model's own.", metavar=ID_OR_PATH)
+    ignore_mismatched_sizes: bool = flag(default=False, rare=True)  # replace such a head
 
 
 @dataclass
 class StartArguments(ModelSource):
     """A checkpoint to start from, or a configuration to start from nothing."""
 
-    model_name_or_path: str | None = flag(
-        "Hub id or folder to start from, plain or patched.", path=ID_OR_PATH
-    )
-    config_name: str | None = flag(
-        "Hub id or folder of a configuration, for untrained weights.", path=ID_OR_PATH
-    )
-    model_type: str | None = flag(
-        "The same from transformers' defaults of this type: gpt2, vit ..."
-    )
-    config_overrides: str | None = flag(
-        "Changes to that configuration, like n_embd=384,n_layer=6,resid_pdrop=0.2."
-    )
+    config_name: str | None = flag("A configuration: untrained weights.", metavar=ID_OR_PATH)
+    model_type: str | None = flag("The same by transformers' defaults of a type: gpt2, vit ...")
+    config_overrides: str | None = flag("Changes to it, like n_embd=384,resid_pdrop=0.2.")
 
     def __post_init__(self) -> None:
-        starts = {
-            name: getattr(self, name)
-            for name in ("model_name_or_path", "config_name", "model_type")
-        }
-        given = {name: value for name, value in starts.items() if value is not None}
-        if len(given) != 1:
-            raise refusal(
-                ", ".join(starts), given or None, "exactly one of them", "Say where to start."
-            )
+        names = ("model_name_or_path", "config_name", "model_type")
+        starts = {name: x for name in names if (x := getattr(self, name)) is not None}
+        if len(starts) != 1:
+            allowed, remedy = "exactly one of them", "Say where to start."
+            raise refusal(", ".join(names), starts or None, allowed, remedy)
         if self.config_overrides is not None and self.model_name_or_path is not None:
             raise refusal(
                 "config_overrides",
@@ -198,21 +152,12 @@ class TuningArguments:
     TITLE: ClassVar[str] = "what is trained"
 
     peft: Literal["none", "lora", "filters"] = flag(
-        "Train everything (none), LoRA with the filters and the head (lora), or the filters' "
-        "scalars and the head alone (filters).",
-        "none",
+        "Train all; LoRA, the filters and the head; or the filters' scalars and the head.", "none"
     )
     lora_r: int | None = flag(f"[lora] Rank; default: {LORA['lora_r']}.")
-    lora_alpha: int | None = flag(
-        f"[lora] Scale: alpha / r times the update; default: {LORA['lora_alpha']}."
-    )
-    lora_dropout: float | None = flag(f"[lora] Dropout before it; default: {LORA['lora_dropout']}.")
-    lora_target_modules: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "[lora] Names of the linear layers, or how they end; default: all of the base."
-        },
-    )
+    lora_alpha: int | None = flag(rare=True)
+    lora_dropout: float | None = flag(rare=True)
+    lora_target_modules: list[str] | None = flag(rare=True)  # default: all
 
     def __post_init__(self) -> None:
         at_least(self, 1, "lora_r", "lora_alpha")
@@ -220,9 +165,8 @@ class TuningArguments:
         for name in (*LORA, "lora_target_modules"):
             value = getattr(self, name)
             if value is not None and self.peft != "lora":
-                raise refusal(
-                    name, value, "with peft lora only", "Drop the flag, or give --peft lora."
-                )
+                remedy = "Drop the flag, or give --peft lora."
+                raise refusal(name, value, "with peft lora only", remedy)
 
 
 @dataclass
@@ -231,9 +175,7 @@ class FilterArguments(TuningArguments):
 
     TITLE: ClassVar[str] = "graph filter"
 
-    variant: str = flag(
-        "Graph filter to put into each attention: none, or one that is named below.", NO_VARIANT
-    )
+    variant: str = flag("Filter to put into each attention: none, or one named below.", NO_VARIANT)
     backend: str = flag("How attention is computed: auto, eager, sdpa ...", "auto")
     filter_learning_rate: float | None = flag(
         f"Highest learning rate of the filter's scalars; default: {DEFAULT_FILTER_RATE}."

@@ -1,9 +1,9 @@
-"""Recipes: a run's flags in a YAML file, read as if they stood first on the command line."""
+"""YAML files of settings: recipes, arms and spaces, read as plain data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,64 +15,57 @@ MOST_VALUES = 10_000  # of a file that a person writes
 
 
 def read(path: str, known: Iterable[str]) -> dict[str, Any]:
-    """The flags of a recipe; null ones are left out.
+    """The flags of a recipe, ``flag: value``; those that are null are left out.
 
-    Raises ``ValueError`` if it is no file of ``flag: value``, or has a flag that is not ``known``.
+    Raises ``Refused`` if it is no such file, or has a flag that is not ``known``.
     """
-    found = load("recipe", path, "flag: value")
-    if not isinstance(found, dict):
-        raise refusal(
-            "recipe",
-            path,
+    values = load("recipe", path, "flag: value")
+    if not isinstance(values, dict):
+        allowed, remedy = (
             "a file of lines `flag: value`",
             "Write one flag on each line, without a -.",
         )
-    names = sorted(set(known) - {"recipe", "help"})
-    unknown = [str(name) for name in found if name not in names]
+        raise refusal("recipe", path, allowed, remedy)
+    names = sorted(set(known) - {"recipe"})
+    unknown = {str(name): value for name, value in values.items() if name not in names}
     if unknown:
-        raise refusal(
-            f"recipe {path}, flag {', '.join(unknown)}",
-            {name: found[name] for name in found if str(name) in unknown},
-            ", ".join(names),
-            meant(unknown, names, "Drop or rename it."),
-        )
-    for name, value in found.items():
-        if isinstance(value, dict):
-            allowed = "a value or a list of values"
-            raise refusal(f"recipe {path}, flag {name}", value, allowed, "Flags are not nested.")
-    return {name: value for name, value in found.items() if value is not None}
+        argument = f"recipe {path}, flag {', '.join(unknown)}"
+        remedy = meant(unknown, names, "Drop or rename it.")
+        raise refusal(argument, unknown, ", ".join(names), remedy)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def load(argument: str, path: str, form: str) -> Any:
-    """What a YAML file of the form named holds; it is the caller's to check that it has it.
+    """The data of a YAML file.
 
-    Raises ``ValueError`` if there is no such file, or it is no YAML, or of too many values.
+    Args:
+        argument: the flag that names the file, for errors.
+        path: of the file.
+        form: what the file should hold, for errors; the caller checks that it does.
+
+    Raises ``Refused`` if there is no such file, or it is no YAML, or of too many values.
     """
     if not Path(path).is_file():
-        raise refusal(
-            argument,
-            path,
-            f"an existing YAML file of `{form}`",
-            "Check the path, or make the file.",
-        )
+        allowed = f"an existing YAML file of `{form}`"
+        raise refusal(argument, path, allowed, "Check the path, or make the file.")
     return parsed(argument, path, Path(path).read_bytes())
 
 
-def parsed(argument: str, given: str, text: str | bytes) -> Any:
-    """What YAML says; ``argument`` and ``given`` are what an error names.
+def parsed(argument: str, source: str, text: str | bytes) -> Any:
+    """The data of YAML text; errors name ``argument`` and ``source``.
 
-    Raises ``ValueError`` if it is none. A few lines of aliases of aliases mean more values than
-    fit into memory, an error's text among them: so many are refused.
+    Raises ``Refused`` if it is no YAML. A few lines of aliases of aliases mean more values than fit
+    into memory, also into that of an error's text: so many are refused.
     """
     try:
-        found = yaml.safe_load(text)
-        many = _size(found, {}) > MOST_VALUES
+        data = yaml.safe_load(text)
+        many = _size(data, {}) > MOST_VALUES
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(argument, given, "valid YAML", f"Mend it: {error}") from error
+        raise refusal(argument, source, "valid YAML", f"Mend it: {error}") from error
     if many:
         allowed = f"at most {MOST_VALUES} values, aliases (*name) written out"
-        raise refusal(argument, given, allowed, "Write out what is meant.")
-    return found
+        raise refusal(argument, source, allowed, "Write out what is meant.")
+    return data
 
 
 def _size(value: Any, known: dict[int, float]) -> float:
@@ -86,25 +79,10 @@ def _size(value: Any, known: dict[int, float]) -> float:
     return known[id(value)]
 
 
-def words(flags: Mapping[str, Any]) -> list[str]:
-    """The flags as words of a command line."""
+def argv(flags: Mapping[str, Any]) -> list[str]:
+    """The flags as a person types them, to print a command."""
     found = []
     for name, value in flags.items():
-        values = value if isinstance(value, list) else [value]
-        found += [f"--{name}", *(_word(item) for item in values)]
+        values = (value or ["none"]) if isinstance(value, list | tuple) else [value]
+        found += [f"--{name}", *(str(x).lower() if isinstance(x, bool) else str(x) for x in values)]
     return found
-
-
-def value_of(argv: Sequence[str], name: str) -> str | None:
-    """The last value that ``--name value`` or ``--name=value`` has in ``argv``."""
-    found = None
-    for word, following in zip(argv, [*argv[1:], ""], strict=False):
-        if word == f"--{name}":
-            found = following
-        elif word.startswith(f"--{name}="):
-            found = word.partition("=")[2]
-    return found
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,40 +1,53 @@
-"""A script's command line: its groups of flags, read into `Settings` or into plain data.
+"""A run's settings: one typed `Run`, read from a command line, from YAML, or from plain data.
 
-Flags are named as in the transformers examples. Nothing here imports transformers or `datasets`
-before the flags are read: a wrong one is told at once.
+Flags are named as in the transformers examples. Words are read at the shell's edge alone, by
+transformers' HfArgumentParser; everything else exchanges a `Run` or the flags' values by name.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from transformers import HfArgumentParser
 
 import hf_graphattn as ga
-from finetune.errors import refusal
+from finetune.errors import Refused, meant, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH
 from finetune.settings.groups import FILTER_RATE, FilterArguments, ModelSource, SourceArguments
-from finetune.settings.parser import Parser
+from finetune.settings.parser import SEE, LineParser
 from finetune.settings.training import TrainArguments, check_schedule
 
 Data = TypeVar("Data", bound=SourceArguments)
 Model = TypeVar("Model", bound=ModelSource)
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
+EPILOG = """less used, by the same names here or as `name: value` in a recipe (docs/fine-tuning.md):
+{rare}
+
+settings of the graph filters and their defaults, here or in a recipe (docs/filters.md):
+{filters}"""
 
 
 @dataclass
-class Settings(Generic[Data, Model]):
-    """All that a run was asked for; ``variant`` is the filter's config, or None."""
+class Run(Generic[Data, Model]):
+    """All settings of a run.
+
+    Attributes:
+        data, model, train, filter: its flags; ``train`` has those of its output too.
+        variant: the graph filter's config; None for plain attention.
+    """
 
     data: Data
     model: Model
     train: TrainArguments
     filter: FilterArguments
     variant: ga.VariantConfig | None
-    own_defaults: Mapping[str, Any] = field(default_factory=dict)  # the script's, of some flags
 
     def __post_init__(self) -> None:
         is_for_model = self.model.trust_remote_code and not self.hub_metrics()
@@ -66,8 +79,7 @@ class Settings(Generic[Data, Model]):
 
     def defaults(self) -> dict[str, Any]:
         """What each flag is where it is not given, of those that need not be given."""
-        known = {f.name: f.default for f in self._fields() if f.default is not MISSING}
-        return {**known, **self.own_defaults}
+        return {f.name: f.default for f in self._fields() if f.default is not MISSING}
 
     def paths(self) -> set[str]:
         """The names of the flags whose values may be files or folders."""
@@ -85,106 +97,224 @@ class Settings(Generic[Data, Model]):
             yield from fields(group)
 
 
+Settings = Run  # its name in the rooms that only read it
+
+
+class _Parser(LineParser, HfArgumentParser):
+    """transformers' parser with our errors."""
+
+
 @dataclass(frozen=True)
 class Schema(Generic[Data, Model]):
-    """The groups of flags of one script.
+    """The flags of one script.
 
     Attributes:
         data: the dataclass of its flags about rows.
         model: the dataclass of its flags about where the model comes from.
-        defaults: values that replace the flags' own defaults.
         description: of the script, which --help begins with.
     """
 
     data: type[Data]
     model: type[Model]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     description: str | None = None
 
-    def parse(self, argv: Sequence[str] | None = None) -> Settings[Data, Model]:
-        """Settings from ``argv`` (None: the process's) and from the recipe that it names.
+    def parse(self, argv: Sequence[str] | None = None) -> Run[Data, Model]:
+        """The run of a command line (None: the process's) and of the recipe that it names.
 
-        Raises ``Refused`` for flags that are unknown, or have values that cannot be.
+        Raises ``Refused`` for flags that are unknown or cannot be, and files that are missing.
         """
-        settings = self._read(sys.argv[1:] if argv is None else argv)
-        _check_paths(settings)
-        _check_metrics(settings)
-        check_schedule(settings.train)
-        return settings
+        run = self._made(self.given(sys.argv[1:] if argv is None else argv))
+        _check_paths(run)
+        if run.data.metric:
+            from tasks import metrics
 
-    def settings(self, flags: Mapping[str, Any]) -> Settings[Data, Model]:
-        """Settings from flags as data, checked as those of a command line.
+            metrics.check_trusted(run.data.metric, run.model.trust_remote_code)
+        check_schedule(run.train)
+        return run
 
-        Files may be missing: they may be elsewhere, or gone since the run has ended.
+    def run(self, values: Mapping[str, Any]) -> Run[Data, Model]:
+        """The run of these flags' values, as YAML has them; its files may be elsewhere, or gone.
+
+        Raises ``Refused`` for flags that are missing or cannot be.
         """
-        settings = self._read(recipes.words(flags))
-        check_schedule(settings.train)
-        return settings
+        run = self._made(self.typed(values))
+        check_schedule(run.train)
+        return run
 
-    def _read(self, argv: Sequence[str]) -> Settings[Data, Model]:
-        parser = self.parser()
-        found = self._given(parser, argv)
-        data, model, train, filter_arguments, own_flags = parser.filled(found)
-        given = {name: value for name, value in vars(own_flags).items() if value is not None}
-        variant = variants.config_of(filter_arguments.variant, given)
-        return Settings(data, model, train, filter_arguments, variant, self.defaults)
+    def _made(self, values: Mapping[str, Any]) -> Run[Data, Model]:
+        values = {name: value for name, value in values.items() if value is not None}
+        filled: dict[str, Any] = {
+            name: each.default for name, (each, _, _) in self.flags().items()
+        } | values
+        missing = [f"--{name}" for name, value in filled.items() if value is MISSING]
+        if missing:
+            raise Refused(f"the following arguments are required: {', '.join(missing)}. {SEE}")
+        groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments)
+        made: Iterator[Any] = (
+            group(**{f.name: filled[f.name] for f in fields(group)}) for group in groups
+        )
+        data, model, train, filters = made
+        own = {name: value for name, value in values.items() if variants.owners(name)}
+        return Run(data, model, train, filters, variants.config_of(filters.variant, own))
 
     def given(self, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
-        """The flags that ``argv`` and its recipe give, by name, with values of their types.
+        """The values that a command line and its recipe give, by name; the command line wins.
 
-        ``besides`` are flags of whoever asks, which an unknown one may mean.
+        ``besides`` are flags of the caller's, which an unknown one may mean.
 
-        Raises ``Refused`` for unknown flags.
+        Raises ``Refused`` for unknown flags, and for values that are none of their types.
         """
-        parser = self.parser()
-        found = self._given(parser, argv, besides)
-        return {name: found[name] for name in parser.fields if name in found and name != "recipe"}
+        values = self.typed(self.read(argv, besides))
+        if (path := values.pop("recipe", None)) is None:
+            return values
+        flags = recipes.read(path, self.flags())
+        chosen = values.get("variant")
+        if chosen not in (None, flags.get("variant")):
+            flags = variants.fitting(flags, chosen)
+            if "variant" in flags:
+                flags.pop(FILTER_RATE, None)  # of the scalars of another filter
+        both = {**self.typed(flags), **values}
+        return {name: both[name] for name in self.flags() if name in both}
 
-    def kinds(self) -> dict[str, type]:
-        """Each flag's type by its name; of a flag that takes several values, the type of one."""
-        parser = self.parser()
-        return {name: variants.flag_kind(parser.kinds[name])[0] for name in parser.fields}
+    def read(self, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
+        """The values that a command line itself gives, by name."""
+        namespace, unknown = self.parser().parse_known_args(argv)
+        if unknown:
+            flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+            names = [name[2:].replace("-", "_") for name in flags]
+            hint = meant(names, [*self.flags(), *besides], SEE, sign="--")
+            raise Refused(f"unrecognized arguments: {' '.join(unknown)}. {hint}")
+        values = vars(namespace)
+        if values["do_eval"] and not values["do_train"]:
+            values["do_eval_only"] = True
+        return {name: values[name] for name in self.flags() if values[name] is not None}
 
-    def _groups(self) -> tuple[Any, ...]:
-        own_flags = variants.flags_of_all(ga.variant_configs())
-        return (self.data, self.model, TrainArguments, FilterArguments, own_flags)
+    def typed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values in their flags' types; raises ``Refused`` for those that cannot be."""
+        flags = self.flags()
+        return {
+            name: value if value is None else _typed(name, value, flags[name][1])
+            for name, value in values.items()
+        }
 
-    def parser(self) -> Parser:
-        """What reads the flags, and shows them."""
-        return Parser(self._groups(), self.defaults, self.description)
+    def flags(self) -> dict[str, tuple[Field[Any], Any, str]]:
+        """Each flag's field, its type, and its heading in --help, by its name."""
+        own = variants.flags_of_all(ga.variant_configs())
+        groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments, own)
+        hints = [get_type_hints(group) for group in groups]
+        return {
+            each.name: (each, kinds[each.name], _heading(group, each.name))
+            for group, kinds in zip(groups, hints, strict=True)
+            for each in fields(group)
+        }
 
-    @staticmethod
-    def _given(parser: Parser, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
-        """The flags of the recipe in ``argv``, then those of ``argv``, which win."""
-        said = parser.said(argv, besides)
-        if said.get("recipe") is None:
-            found = parser.translated(said)
-        else:
-            written = parser.said(recipes.words(recipes.read(said["recipe"], parser.names)))
-            found = parser.translated(said, written)
-            flags = parser.translated(parser.others(written, found))
-            chosen = found.get("variant")
-            if chosen not in (None, flags.get("variant")):
-                flags = variants.fitting(flags, chosen)
-                if "variant" in flags:
-                    flags.pop(FILTER_RATE, None)  # of the scalars of another filter
-            found = {**flags, **found}
-        return {name: value for name, value in found.items() if value is not None}
+    def parser(self) -> argparse.ArgumentParser:
+        """Reads words into values; a flag that is not given is None."""
+        flags = self.flags()
+        headings: dict[str, list[tuple[str, Any, Any]]] = {}
+        for name, (each, kind, heading) in flags.items():
+            metadata = {k: v for k, v in each.metadata.items() if k != "rare"}
+            metadata["help"] = _help(each)
+            if "metavar" not in metadata and get_origin(_scalar(kind)) is not Literal:
+                metadata["metavar"] = METAVARS[_scalar(kind)]
+            kind = bool if _scalar(kind) is bool else kind  # bool | None would need a value
+            made = (name, kind, field(default=None, metadata=metadata))
+            headings.setdefault(heading, []).append(made)
+        groups = [
+            make_dataclass("Flags", made, namespace={"_argument_group_name": heading})
+            for heading, made in headings.items()
+        ]
+        needed = [n for n, (f, _, _) in flags.items() if f.default is MISSING]
+        needed = [f"--{n} {flags[n][0].metadata['metavar']}" for n in needed]
+        parser = _Parser(
+            groups,
+            description=self.description,
+            usage=f"%(prog)s {' '.join(needed)} [--FLAG VALUE ...]",
+            epilog=_epilog(flags),
+        )
+        # transformers' own, which together mean one of ours
+        for name in ("fp16", "bf16"):
+            constant: dict[str, Any] = {
+                "action": "store_const",
+                "const": name,
+                "dest": "mixed_precision",
+            }
+            parser.add_argument(f"--{name}", help=argparse.SUPPRESS, **constant)
+        for name in ("do_train", "do_eval"):
+            parser.add_argument(f"--{name}", help=argparse.SUPPRESS, action="store_true")
+        return parser
 
 
-def _check_paths(settings: Settings[Any, Any]) -> None:
+def _heading(group: type, name: str) -> str:
+    """The ``TITLE`` of the class that first has the field."""
+    first = [each for each in group.__mro__ if name in vars(each).get("__annotations__", {})][-1]
+    return str(getattr(first, "TITLE", "flags"))
+
+
+def _help(each: Field[Any]) -> str:
+    if each.metadata.get("rare"):
+        return argparse.SUPPRESS
+    is_silent = any(each.default is value for value in (None, False, MISSING))
+    text: str = each.metadata["help"] + ("" if is_silent else f" (default: {each.default})")
+    return text.replace("%", "%%")
+
+
+def _epilog(flags: Mapping[str, tuple[Field[Any], Any, str]]) -> str:
+    """The names of the flags that have no line of their own."""
+    rare = [n for n, (f, _, _) in flags.items() if f.metadata.get("rare")]
+    filters = (f"  {name}: {variants.summary(name)}" for name in ga.variant_configs())
+    rare = [name for name in rare if not variants.owners(name)]
+    lines = [", ".join(rare[i : i + 4]) for i in range(0, len(rare), 4)]
+    return EPILOG.format(rare=",\n".join(f"  {x}" for x in lines), filters="\n".join(filters))
+
+
+def _scalar(kind: Any) -> Any:
+    return variants.flag_kind(kind)[0]
+
+
+def _typed(name: str, value: Any, annotation: Any) -> Any:
+    kind, repeats = variants.flag_kind(annotation)
+    if repeats:
+        return [
+            _one(name, x, kind) for x in (value if isinstance(value, list | tuple) else [value])
+        ]
+    return _one(name, value, kind)
+
+
+def _one(name: str, value: Any, kind: Any) -> Any:
+    """A value of its type: YAML has 1e-3 as text, no as False, and 2 for a float."""
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if choices:
+        value = "no" if value is False else value
+        if value not in choices:
+            remedy = meant([str(value)], choices, "Choose one of these.")
+            raise refusal(name, value, ", ".join(choices), remedy)
+        return value
+    try:
+        if isinstance(value, dict | list) or (isinstance(value, bool) and kind in (int, float)):
+            raise ValueError
+        if kind is bool and not isinstance(value, bool):
+            raise ValueError
+        made = float(value) if kind is float else value if kind is bool else kind(str(value))
+        return "no" if value is False and kind is str else made
+    except ValueError as error:
+        what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise refusal(name, value, what[kind], "Give such a value.") from error
+
+
+def _check_paths(run: Run[Any, Any]) -> None:
     """Raise ``Refused`` for a flag that can only mean a file or folder, where there is none."""
     allowed = {
         PATH: "an existing file",
         FOLDER_PATH: "an existing folder",
         ID_OR_PATH: "a hub id, or an existing folder",
     }
-    values = settings.flat()
-    revision, origin = settings.model.revision, settings.model.origin
+    revision, origin = run.model.revision, run.model.origin
     if revision is not None and Path(origin or "").is_dir():
         without = f"None with {origin}, a folder, which has no revisions"
         raise refusal("revision", revision, without, "Drop the flag, or give a hub id.")
-    for each in settings._fields():
+    values = run.flat()
+    for each in run._fields():
         kind, value = each.metadata.get("metavar"), values[each.name]
         if value is None or kind not in allowed or os.path.exists(value):
             continue
@@ -193,20 +323,12 @@ def _check_paths(settings: Settings[Any, Any]) -> None:
             raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
 
 
-def _check_metrics(settings: Settings[Any, Any]) -> None:
-    """Raise ``ValueError`` for a metric of the hub, unless its code may be run."""
-    if settings.data.metric:
-        from tasks import metrics
-
-        metrics.check_trusted(settings.data.metric, settings.model.trust_remote_code)
-
-
-def check_learning_rate(settings: Settings[Any, Any]) -> None:
+def check_learning_rate(run: Run[Any, Any]) -> None:
     """Raise ``Refused`` for a learning rate of scalars that are not learned."""
-    rate = settings.filter.filter_learning_rate
-    if rate is not None and settings.variant is not None and not settings.learns_scalars():
+    rate = run.filter.filter_learning_rate
+    if rate is not None and run.variant is not None and not run.learns_scalars():
         raise refusal(
-            f"filter_learning_rate with variant {settings.filter.variant}",
+            f"filter_learning_rate with variant {run.filter.variant}",
             rate,
             "with a variant that learns scalars",
             "Drop the flag, or name the scalars to learn with --trainable.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import fields, make_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import hf_graphattn as ga
@@ -15,6 +15,7 @@ from finetune.errors import meant, refusal
 from finetune.settings.flags import flag
 
 NO_VARIANT = "none"
+COMMON = ("trainable", "layers")  # settings that nearly all variants have
 
 
 def checked_variant(name: str | None) -> str:
@@ -42,12 +43,12 @@ def fitting(flags: Mapping[str, Any], variant: str) -> dict[str, Any]:
     return {n: v for n, v in flags.items() if not owners(n) or variant in owners(n)}
 
 
-def config_of(variant: str, given: Mapping[str, Any]) -> ga.VariantConfig | None:
-    """The variant's config with only the settings that were given; None for plain attention.
+def config_of(variant: str, values: Mapping[str, Any]) -> ga.VariantConfig | None:
+    """The variant's config with these settings alone; None for plain attention.
 
-    Raises ``ValueError`` for a setting that the variant does not have.
+    Raises ``Refused`` for a setting that the variant does not have.
     """
-    for name, value in given.items():
+    for name, value in values.items():
         if variant not in owners(name):
             raise refusal(
                 name,
@@ -57,7 +58,7 @@ def config_of(variant: str, given: Mapping[str, Any]) -> ga.VariantConfig | None
             )
     if variant == NO_VARIANT:
         return None
-    return ga.variant_configs()[variant](**{n: _as_setting(v) for n, v in given.items()})
+    return ga.variant_configs()[variant](**{n: _as_setting(v) for n, v in values.items()})
 
 
 def flags_of_all(configs: Mapping[str, type]) -> type:
@@ -65,39 +66,28 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
 
     Raises ``ValueError`` if two configs have a field of one name and different types.
     """
-    kinds: dict[str, tuple[type, bool]] = {}
-    known: dict[str, list[str]] = {}
-    helps: dict[str, str] = {}
-    defaults: dict[str, set[Any]] = {}
+    made: dict[str, tuple[str, Any, Any]] = {}
     for variant, config in configs.items():
         hints = get_type_hints(config)
-        for config_field in fields(config):
-            name, kind = config_field.name, flag_kind(hints[config_field.name])
-            if kinds.setdefault(name, kind) != kind:
+        for each in fields(config):
+            scalar, repeats = flag_kind(hints[each.name])
+            kind: Any = list[scalar] | None if repeats else scalar | None  # type: ignore[valid-type]
+            if each.name in made and made[each.name][1] != kind:
                 raise ValueError(
-                    f"{variant}'s field {name} is {hints[name]}; allowed: the type it has in "
-                    f"{', '.join(known[name])}, since one flag --{name} serves all. Rename it."
+                    f"{variant}'s field {each.name} is {hints[each.name]}; allowed: the type "
+                    f"{made[each.name][1]} that it has in another variant. Rename it."
                 )
-            known.setdefault(name, []).append(variant)
-            helps.setdefault(name, config_field.metadata["help"])
-            defaults.setdefault(name, set()).add(config_field.default)
-    made = []
-    for name, (scalar, is_sequence) in kinds.items():
-        annotation: Any = list[scalar] if is_sequence else scalar  # type: ignore[valid-type]
-        note = " 'none' is an empty list." if scalar is str and is_sequence else ""
-        whose = "all" if len(known[name]) == len(configs) else ", ".join(known[name])
-        help = f"[{whose}] {helps[name]}.{note}{_shown(defaults[name])}".replace("%", "%%")
-        made.append((name, annotation | None, flag(help)))
-    title = {"TITLE": "settings of the graph filters, after the [variants] that have them"}
-    return make_dataclass("VariantArguments", made, namespace=title)
+            own = flag(f"{each.metadata.get('help')}.", rare=each.name not in COMMON)
+            made.setdefault(each.name, (each.name, kind, own))
+    return make_dataclass("VariantArguments", made.values(), namespace={"TITLE": "graph filter"})
 
 
-def _shown(defaults: set[Any]) -> str:
-    """The default of a setting, if all variants that have it have the same, and it is no None."""
-    if len(defaults) > 1 or defaults & {None, MISSING}:
-        return ""
-    (value,) = defaults
-    return f" (default: {' '.join(map(str, value)) if isinstance(value, tuple) else value})"
+def summary(variant: str) -> str:
+    """The variant's own settings with their defaults, in a line."""
+    own = [f for f in fields(ga.variant_configs()[variant]) if f.name not in COMMON]
+    values = (f.default for f in own)
+    texts = (" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values)
+    return ", ".join(f"{f.name} {text}" for f, text in zip(own, texts, strict=True)) or "none"
 
 
 def flag_kind(annotation: Any) -> tuple[type, bool]:

@@ -1,8 +1,10 @@
-"""A look inside the models of a comparison: tokens by depth, before and after training."""
+"""A look inside the models of a comparison: did tokens grow alike, by depth, in training?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.engine.results import write_json
-from finetune.studies.look_page import STATISTICS
+from finetune.experiments import analyze, report
+from finetune.experiments.analyze import NONE, ArmResult, TaskResult
+from finetune.experiments.statistics import LEVEL
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.drawing import DPI
 from hf_graphattn.loading.load import load_any
@@ -23,6 +27,14 @@ from hf_graphattn.shell.diagnose import (
     token_ids,
 )
 
+# Of each statistic its name, and whether tokens with more of it are less alike.
+STATISTICS = {
+    "cosine": ("cosine similarity of tokens", False),
+    "high_to_dc": ("high-frequency over DC energy", True),
+    "effective_rank": ("effective rank", True),
+}
+HEADINGS = ("", "embeddings", "last layer", "difference there", "95 % interval", "p, Holm")
+EMBEDDINGS, LAST = 0, -1  # depths
 FIGURES = ("cosine_similarity", "high_to_dc")
 LENGTH, BATCH = 128, 8
 
@@ -87,3 +99,71 @@ def _fresh(path: Path) -> PreTrainedModel:
 def _by_depth(diagnosis: Diagnosis) -> dict[str, list[float]]:
     by_depth = diagnosis.parts[0].by_depth
     return {name: by_depth[name].mean.tolist() for name in STATISTICS}
+
+
+def section(name: str, folder: Path) -> list[str]:
+    """The lines on a study, where `finetune.studies.look` has looked inside; else none."""
+    source = folder / f"{name}-depth.json"
+    if not source.is_file():
+        return []
+    found = json.loads(source.read_text("utf-8"))
+    seeds = list(found["seeds"])
+    compared = [analyze.against_baseline([_result(found, s, LAST)])[0] for s in STATISTICS]
+    rows = [row for task in compared for row in _rows(found, task)]
+    return [
+        f"### Inside: {found['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
+        "",
+        *report.Table(HEADINGS, rows).markdown(),
+        "",
+        "GFSA's and p-LaT's papers hold that their filters keep tokens from growing alike: a lower "
+        "cosine, more high-frequency energy, a higher rank than plain attention has. That of A - I "
+        f"calls it Laplacian smoothing, and claims no such thing. {verdict(compared)} Means over "
+        "the seeds; differences paired by seed, p corrected over the arms of a statistic. The "
+        f"figures are of seed {seeds[0]}.",
+        "",
+        *(f"![{f} by depth]({folder.name}/{name}-{f}.png)" for f in found["figures"]),
+        "",
+    ]
+
+
+def verdict(compared: Sequence[TaskResult]) -> str:
+    """Which arms' tokens were shown to be less alike, or more, by which statistics."""
+    statistics = defaultdict(list)  # of (less or more, arms)
+    for task in compared:
+        ways = defaultdict(list)
+        for arm in task.arms:
+            if arm.paired is not None and arm.paired.corrected_p <= LEVEL:
+                is_less = (arm.paired.mean > 0) == task.greater_is_better
+                ways["less" if is_less else "more"].append(arm.name)
+        for way, arms in ways.items():
+            statistics[way, ", ".join(arms)].append(task.task)
+    parts = [
+        f"tokens are {way} alike in {arms} by {', '.join(titles)}"
+        for (way, arms), titles in statistics.items()
+    ]
+    return f"Shown here: {'; '.join(parts) or 'no difference in any of these'}."
+
+
+def _result(found: Mapping[str, Any], statistic: str, depth: int) -> TaskResult:
+    """A statistic at one depth, as a comparison's metric: better is less alike."""
+    title, more_is_less_alike = STATISTICS[statistic]
+    seeds = found["seeds"]
+
+    def result(arm: str) -> ArmResult:
+        return ArmResult(
+            arm, {int(seed): of_seed[arm][statistic][depth] for seed, of_seed in seeds.items()}
+        )
+
+    arms = [result(arm) for arm in next(iter(seeds.values()))]
+    return TaskResult(title, statistic, more_is_less_alike, arms)
+
+
+def _rows(found: Mapping[str, Any], last: TaskResult) -> Iterator[list[str]]:
+    """The table's rows on one statistic: the start, plain attention, and each arm against it."""
+    begun = found["before"][last.metric]
+    yield [f"{last.task}: before", f"{begun[EMBEDDINGS]:.3f}", f"{begun[LAST]:.3f}", *[NONE] * 3]
+    first = _result(found, last.metric, EMBEDDINGS)
+    for at_first, arm in zip(first.arms, last.arms, strict=True):
+        p = f"{arm.paired.corrected_p:.3g}" if arm.paired else NONE
+        means = [f"{at_first.mean:.3f}", f"{arm.mean:.3f}"]
+        yield [f"{last.task}: {arm.name}", *means, *report.difference(arm.paired, 3), p]

@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median, stdev
 from typing import Any
 
 from finetune.engine.results import write_json
-from finetune.experiments import record, report, tables, verdicts
-from finetune.experiments.gather import ArmResult
-from finetune.experiments.tables import Table
-from finetune.studies import look_page, summary
-from finetune.studies.run import Comparison, Study
+from finetune.experiments import analyze, report
+from finetune.experiments.analyze import NONE, ArmResult, Paired, TaskResult
+from finetune.experiments.report import Table, decimals, in_per_cent
+from finetune.experiments.statistics import LEVEL
+from finetune.studies import look, margin
+from finetune.studies.run import Effect, Study
 from hf_graphattn.diagnostics import drawing
 
-HEAD = """# Evidence: does it help, at the size that fits here?
-
-**Should I use this?**
-
-1. On a pretrained checkpoint expect little, and tune the learning rate first: on Penn Treebank
-   plain attention gained 20 % of a perplexity by it, and the best filter 0.6 % more; on SST-2,
-   MRPC, CoLA and our own sentences no filter was shown to help.
-2. From nothing, on characters, GFSA, Twicing, NeuTRENO and FeatScale were 4 to 9 % of a perplexity
-   ahead after 400 steps of a small model, GFSA with its scalars' best rate 11 %: that says who
-   learns faster, not who ends ahead.
-3. What a paper fixes for training from nothing can do harm: A - I with its step of 1 was worse in
-   every study of characters, p-LaT with its p behind after 400 steps, if not shown, and ahead after
-   800.
-4. Is it A²? From nothing, yes: a gain a head and degree 1 did nothing on characters (-0.03 and
-   -0.13 of 12.00), GFSA -1.28, degree 2 -1.17. On Penn Treebank, pretrained, hardly: at a learning
-   rate of 1e-3 degree 1 does more than GFSA (-1.286 and -0.530 of 102.26); at 3e-3, plain
-   attention's best, GFSA is ahead of it (-0.484 and -0.276 of 81.39), by 0.3 %.
-5. Compare on your own task, with six seeds or more, paired, and against `degree1` too: most
-   differences are smaller than what the seed alone does.
-
-Written by `python finetune/evidence.py`, from runs that were really done: each study is a call of
-`finetune/compare.py` or `finetune/sweep.py`, and a row of `finetune/evidence.yaml`. Same seeds for
-all arms: the same data order and the same start for a seed, so differences are paired. Numbers of
-all seeds are in `docs/evidence/`. These are small models, little data and few steps: read the
-tables for what they can show, and the papers' rows and sentences for how their setting differs.
-What was tried and not kept is in the [log](log.md).
-
-Mean and standard deviation are over the seeds; the difference to plain attention is paired by seed,
-its 95 % interval is Student's t over seeds, p that of the exact test of all sign flips, which
-assumes no distribution, then corrected by Holm over the rows of a table. All of it is about other
-seeds on these evaluation rows, not about other rows. Of normally distributed differences the
-interval holds the true mean in 95 % of cases, as it says, whatever their number; of skewed ones
-(exponential) in 88 % with 4 seeds, 89 % with 8, 91 % with 16. The BCa bootstrap, which assumes no
-distribution, does worse at so few: 79, 89 and 92 % of normal ones, 75, 86 and 91 % of skewed ones
-(`python benchmarks/interval_coverage.py`, 2,000 samples each).
-
-Two runs at a time shared the two cores of a machine that others use as well, so seconds a step
-(medians) are rough: [Speed](speed.md) has measured ones. Peak memory is that of the whole process.
-"""
+HEAD = (Path(__file__).parent / "head.md").read_text("utf-8")
 REPORTS = (report.COMPARISON, report.SWEEP)
 
 
@@ -73,12 +38,12 @@ def keep(name: str, run: Path, docs: Path) -> None:
 
 def draw(name: str, docs: Path) -> None:
     """Draw a study's figure from the numbers that were kept."""
-    from finetune.experiments import figures, sensitivity  # of the extra plots
+    from finetune.experiments import figures  # of the extra plots
 
     folder = docs / "evidence"
-    found = record.results_of(_numbers(name, folder))
+    found = analyze.results_of(_numbers(name, folder))
     is_sweep = bool(found[0].settings)
-    figure = sensitivity.sensitivity(found[0]) if is_sweep else figures.differences(found)
+    figure = figures.sensitivity(found[0]) if is_sweep else figures.differences(found)
     drawing.save(figure, folder / name, ["png"])
 
 
@@ -86,7 +51,7 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """A report's numbers without what holds paths of the machine that it was run on."""
     kept = {name: value for name, value in numbers.items() if name not in ("best", "command")}
     if "tasks" in kept:
-        found = record.results_of(numbers)
+        found = analyze.results_of(numbers)
         own = [_own_flags(task.arms) for task in found]
         kept["tasks"] = [
             task
@@ -100,7 +65,7 @@ def _own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
     """Those that not all arms have, and the variant, which says how an arm is drawn."""
     return [
         {"variant": arm.flags["variant"], **own}
-        for arm, own in zip(arms, tables.own_flags(arms), strict=True)
+        for arm, own in zip(arms, report.own_flags(arms), strict=True)
     ]
 
 
@@ -111,11 +76,11 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
     compared = [
         (study, task)
         for study in known
-        if isinstance(study, Comparison)
-        for task in record.results_of(_numbers(study.name, folder))
+        if study.space is None
+        for task in analyze.results_of(_numbers(study.name, folder))
     ]
     left = [f"- {study.title}" for study in studies if study not in known]
-    parts = [[HEAD], summary.lines(compared), *(section(study, folder) for study in known)]
+    parts = [[HEAD], lines(compared), *(section(study, folder) for study in known)]
     parts += [["## Not run yet", "", *left, ""]] if left else []
     page.write_text("\n".join("\n".join(lines) for lines in parts), "utf-8")
     return page
@@ -124,19 +89,19 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
 def section(study: Study, folder: Path) -> list[str]:
     """The lines on one study, whose numbers ``folder`` has."""
     numbers = _numbers(study.name, folder)
-    found = record.results_of(numbers)
+    found = analyze.results_of(numbers)
     is_sweep = bool(found[0].settings)
-    said = (*verdicts.verdicts(found), *numbers["notes"])
+    said = (*report.verdicts(found), *numbers["notes"])
     return [
         *(f"## {study.title}", ""),
-        *(*tables.table(found).markdown(), ""),
+        *(*report.table(found).markdown(), ""),
         *(*(f"- {words}" for words in said), ""),
         *(*(f"![{study.title}]({folder.name}/{figure})" for figure in numbers["figures"]), ""),
         *_reported(study),
         *(f"The papers: {study.paper}", ""),
-        *([] if is_sweep else [tables.arms_in_words(found[0].arms), ""]),
+        *([] if is_sweep else [report.arms_as_text(found[0].arms), ""]),
         *(_cost(numbers), ""),
-        *look_page.section(study.name, folder),
+        *look.section(study.name, folder),
     ]
 
 
@@ -150,12 +115,112 @@ def _reported(study: Study) -> list[str]:
         return []
     headings = ("paper", "setting", "figure")
     rows = [[row[name] for name in headings] for row in study.reported]
-    return [*Table(("reported", *headings[1:]), [rows]).markdown(), ""]
+    return [*Table(("reported", *headings[1:]), rows).markdown(), ""]
 
 
 def _cost(numbers: Mapping[str, Any]) -> str:
     versions, git, machine = (
-        record.origin_in_words(name, numbers[name]) for name in ("versions", "git", "machine")
+        analyze.origin_as_text(name, numbers[name]) for name in ("versions", "git", "machine")
     )
     runs = f"{numbers['runs']} runs, about {numbers['hours']:.1f} hours in all"
     return f"{runs}. {machine}; {versions}; commit {git}."
+
+
+HEADINGS = (
+    *("study", "against", "signal to noise", "margin", "arm", "seeds", "change", "95 % interval"),
+    *("in the paper", "in our interval", "verdict"),
+)
+COLUMNS = (Path(__file__).parent / "columns.md").read_text("utf-8")
+
+
+def lines(found: Iterable[tuple[Study, TaskResult]]) -> list[str]:
+    """The table of these studies in Markdown, and what its columns mean."""
+    rows = [
+        [*(_study(study, task) if place == 0 else [""] * 4), *_row(arm, task, effects)]
+        for study, plain in found
+        for task, effects in (
+            (plain, study.effects),
+            *((task, {}) for task in analyze.against_degree_1([plain])),
+        )
+        for place, arm in enumerate(counted(task, study.again))
+    ]
+    return [*Table(HEADINGS, rows).markdown(), "", *COLUMNS.splitlines(), ""]
+
+
+def counted(task: TaskResult, again: Sequence[str]) -> list[ArmResult]:
+    """The arms that have a row: those compared, without what a study before has told."""
+    return [arm for arm in task.arms if arm.paired is not None and arm.name not in again]
+
+
+def word(task: TaskResult, paired: Paired) -> str:
+    """The verdict on an arm: better, worse or not shown; and whether it counts."""
+    if paired.corrected_p > LEVEL:
+        return "not shown"
+    verdict = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
+    size = abs(100 * paired.mean / _before(task, paired))
+    return verdict if size > margin(task.metric) else f"{verdict}, within the margin"
+
+
+def signal_to_noise(task: TaskResult) -> tuple[float, float] | None:
+    """The range of the arms' means over plain's spread over seeds, and over that of differences.
+
+    None where there is no spread, as of one seed.
+    """
+    means = [arm.mean for arm in task.arms if arm.values]
+    plain = list(task.arms[0].values.values())
+    differences = [arm.paired.differences.values() for arm in task.arms if arm.paired]
+    spreads = [stdev(values) for values in differences if len(values) > 1]
+    if not spreads or not stdev(plain) or not median(spreads):
+        return None
+    signal = max(means) - min(means)
+    return signal / stdev(plain), signal / median(spreads)
+
+
+def _study(study: Study, task: TaskResult) -> Sequence[str]:
+    first = task.arms[0]
+    direction = "↑" if task.greater_is_better else "↓"
+    ratios = signal_to_noise(task)
+    return [
+        f"[{study.title}](#{anchor(study.title)})",
+        f"{first.name}: {task.title} {direction} {first.mean:.{decimals(task)}f}",
+        "{:.2g}, paired {:.2g}".format(*ratios) if ratios else NONE,
+        f"{margin(task.metric):g} %",
+    ]
+
+
+def _row(arm: ArmResult, task: TaskResult, effects: Mapping[str, Effect]) -> Sequence[str]:
+    paired, effect = arm.paired, effects.get(arm.name)
+    assert paired is not None
+    before = _before(task, paired)
+    ends = paired.interval.ends if paired.interval else ()
+    return [
+        arm.name,
+        str(len(paired.differences)),
+        in_per_cent(paired.mean, before),
+        " to ".join(in_per_cent(end, before) for end in ends) or NONE,
+        *_of_paper(effect, [end / abs(before) for end in ends]),
+        word(task, paired),
+    ]
+
+
+def _before(task: TaskResult, paired: Paired) -> float:
+    """The mean of what an arm is held against, over its seeds."""
+    return fmean(task.arms[0].values[seed] for seed in paired.differences)
+
+
+def _of_paper(effect: Effect | None, ends: Sequence[float]) -> tuple[str, str]:
+    """The paper's change in per cent, and whether it lies between the ends of our interval."""
+    if effect is None or isinstance(effect, str):
+        return effect or NONE, NONE
+    before, after, *where = effect
+    change = float(after) - float(before)
+    text = " ".join([in_per_cent(change, float(before)), *(f"({each})" for each in where)])
+    if not ends:
+        return text, NONE
+    low, high = ends
+    return text, "yes" if low <= change / abs(float(before)) <= high else "no"
+
+
+def anchor(title: str) -> str:
+    """What a heading is called in a link, as Markdown's renderers have it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

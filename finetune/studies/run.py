@@ -1,7 +1,8 @@
-"""The studies of `evidence.yaml`: calls of compare.py and sweep.py, some with a look inside."""
+"""The studies of `evidence.yaml`: comparisons and sweeps, some with a look inside."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,63 +10,37 @@ from typing import Any
 
 import datasets
 
-from finetune import compare, sweep
+from finetune.experiments import command_line, conduct, plan
 from finetune.studies import ROOT, look, rows_by_name
 from tasks import demo_lm, image_classification
 
 Effect = str | Sequence[str | float]
 ROWS = 32  # of the validation set, for the look inside
-
-
-@dataclass(frozen=True)
-class Given:
-    """What the command line says: where data, a model and the results are, and how to run."""
-
-    glue: str
-    ptb: str
-    bert: str
-    shakespeare: str
-    processes: int
-    threads: int
-    runs: Path
-    docs: Path
-    report_only: bool
+PLACES = ("glue", "ptb", "bert", "shakespeare")  # of data and models, in the rows' braces
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A row of `evidence.yaml`, which says what each field is."""
+    """A row of `evidence.yaml`, which explains each field: a comparison, or with a space a sweep.
+
+    ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them; ``effects``
+    the papers' own figures for an arm: before, after, and where, if that is not plain; or a text.
+    ``again`` are arms that are the same runs as those of a study before. With ``reads``, there is a
+    look inside the models of all complete seeds.
+    """
 
     name: str
     title: str
     script: str
     seeds: int
-    first_seed: int = 0
     flags: str
     paper: str
+    first_seed: int = 0
     reported: Sequence[Mapping[str, str]] = ()
-
-    def words(self, given: Given) -> list[str]:
-        """What compare.py and sweep.py both take."""
-        call = ["--script", str(ROOT / "finetune" / self.script), "--seeds", str(self.seeds)]
-        call += ["--first_seed", str(self.first_seed)]
-        call += ["--processes", str(given.processes), "--threads", str(given.threads)]
-        call += ["--output_dir", str(given.runs / self.name)]
-        call += ["--report_only"] if given.report_only else []
-        return call + [_filled(word, given) for word in self.flags.split()]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Study):
-    """A call of compare.py; with ``reads``, a look inside the models of all complete seeds.
-
-    ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them; ``effects``
-    the papers' own figures for an arm: before, after, and where, if that is not plain; or in words.
-    ``again`` are arms that are the same runs as those of a study before.
-    """
-
-    arms: str
-    variants: Sequence[str]
+    variant: str | None = None
+    space: str | None = None
+    arms: str | None = None
+    variants: Sequence[str] = ()
     own: Sequence[str] = ()
     baseline: str | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
@@ -73,17 +48,38 @@ class Comparison(Study):
     start: str | None = None
     reads: str | None = None
 
-    def run(self, given: Given) -> int:
+    def experiment(self, options: argparse.Namespace) -> plan.Experiment:
+        """What is run; ``options`` are those of `evidence.py`."""
+        folder, places = ROOT / "finetune", {name: getattr(options, name) for name in PLACES}
+        common = {
+            "script": folder / self.script,
+            "seeds": self.seeds,
+            "first_seed": self.first_seed,
+            "output_dir": options.runs / self.name,
+            **{name: getattr(options, name) for name in ("processes", "threads", "report_only")},
+        }
+        flags = [word.format(**places) for word in self.flags.split()]
+        if self.space is not None:
+            sweep = command_line.of_sweep().parse_args([])
+            space = str(folder / "spaces" / f"{self.space}.yaml")
+            vars(sweep).update(common | {"variant": self.variant, "space": space})
+            return plan.sweep(sweep, flags)
+        comparison = command_line.of_comparison().parse_args([])
+        own: dict[str, Any] = {
+            "arms": str(folder / "arms" / f"{self.arms}.yaml"),
+            "variants": self.variants,
+        }
+        own |= {"variant_flags": self.own, "baseline": self.baseline}
+        vars(comparison).update(common | own | {"keep_models": self.reads is not None})
+        return plan.comparison(comparison, flags)
+
+    def run(self, options: argparse.Namespace) -> int:
         """Run what is not done yet; returns the exit code."""
-        call = ["--arms", str(ROOT / "finetune" / "arms" / f"{self.arms}.yaml")]
-        call += ["--variants", *self.variants, *(["--keep_models"] if self.reads else [])]
-        call += ["--variant_flags", *self.own] if self.own else []
-        call += ["--baseline", self.baseline] if self.baseline else []
-        missing = compare.main(call + self.words(given))
-        models = self._models(given.runs) if self.reads else {}
-        if models:
-            start = None if self.start is None else _filled(self.start, given)
-            look.look(self.name, start, models, self._rows(given), given.docs / "evidence")
+        missing = conduct.conduct(self.experiment(options), ["finetune/evidence.py", self.name])
+        if models := self._models(options.runs) if self.reads else {}:
+            places = {name: getattr(options, name) for name in PLACES}
+            start = None if self.start is None else self.start.format(**places)
+            look.look(self.name, start, models, self._rows(options), options.docs / "evidence")
         return missing
 
     def _models(self, runs: Path) -> Mapping[int, Mapping[str, Path]]:
@@ -98,37 +94,16 @@ class Comparison(Study):
         }
         return {seed: arms for seed, arms in found.items() if len(arms) == len(self.variants)}
 
-    def _rows(self, given: Given) -> Sequence[Any]:
+    def _rows(self, options: argparse.Namespace) -> Sequence[Any]:
         """The first texts or images of the validation set."""
         if self.reads == "documents":
             return demo_lm.build()["validation"]["text"][:ROWS]
         if self.reads == "digits":
             return image_classification.digits()["validation"]["image"][:ROWS]
-        return datasets.load_dataset(given.glue, self.reads, split="validation")["sentence"][:ROWS]
+        rows = datasets.load_dataset(options.glue, self.reads, split="validation")
+        return rows["sentence"][:ROWS]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sensitivity(Study):
-    """A call of sweep.py."""
-
-    variant: str
-    space: str
-
-    def run(self, given: Given) -> int:
-        """Run what is not done yet; returns the exit code."""
-        space = ROOT / "finetune" / "spaces" / f"{self.space}.yaml"
-        return sweep.main(["--variant", self.variant, "--space", str(space), *self.words(given)])
-
-
-def studies() -> list[Comparison | Sensitivity]:
+def studies() -> list[Study]:
     """The rows of `evidence.yaml`, in their order."""
-    return [
-        (Sensitivity if "space" in row else Comparison)(name=name, **row)
-        for name, row in rows_by_name().items()
-    ]
-
-
-def _filled(word: str, given: Given) -> str:
-    """With the places of data and models in it."""
-    places = {name: getattr(given, name) for name in ("glue", "ptb", "bert", "shakespeare")}
-    return word.format(**places)
+    return [Study(name=name, **row) for name, row in rows_by_name().items()]

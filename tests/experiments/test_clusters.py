@@ -14,28 +14,27 @@ import glue_stand_in
 import psutil
 import pytest
 import warm
-from stepwise import has_two_checkpoints, run_of, undisturbed, wait_for
+from stepwise import has_two_checkpoints, job_of, run_all, undisturbed, wait_for
 
 from finetune import sweep
 from finetune.engine import locks
-from finetune.experiments import clusters, pool, runs
-from finetune.experiments.clusters import Dask, Slurm
-from finetune.experiments.runs import Run
+from finetune.experiments import execute, executors
+from finetune.experiments.execute import Job
 
 
-def worker_of(run: Run) -> psutil.Process:
+def worker_of(run: Job) -> psutil.Process:
     """The process that waits for the run's script."""
     return psutil.Process(int((run.folder / locks.LOCK).read_text().split()[1])).parent()
 
 
-def is_over(run: Run) -> bool:
+def is_over(run: Job) -> bool:
     """Whether nobody works in its folder, no orphan either."""
     with locks.held(run.folder) as lock:
         return lock is not None
 
 
-def log_of(run: Run) -> str:
-    return (run.folder / runs.LOG).read_text()
+def log_of(run: Job) -> str:
+    return (run.folder / execute.LOG).read_text()
 
 
 @contextlib.contextmanager
@@ -90,7 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_the_run_of_a_killed_worker_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
-    wanted = [run_of(tmp_path, seed, waits=seed == 1) for seed in range(4)]
+    wanted = [job_of(tmp_path, seed, waits=seed == 1) for seed in range(4)]
     waits, lines = wanted[1], list[str]()
 
     def kill() -> None:
@@ -98,10 +97,10 @@ def test_the_run_of_a_killed_worker_goes_on_elsewhere(cluster: Cluster, tmp_path
         worker_of(waits).kill()
 
     killer = threading.Thread(target=kill)
-    with cluster.worker(), Dask(cluster.word, tmp_path / "out", {}) as executor:
+    with cluster.worker(), executors.dask(cluster.word, {}) as executor:
         assert executor.at_once == cluster.size
         killer.start()
-        assert pool.execute(wanted, executor=executor, say=lines.append) == {}
+        assert run_all(wanted, executor=executor, say=lines.append) == {}
         killer.join()
         assert cluster.size == executor.at_once - 1
     assert [line[:5] for line in lines] == [f"[{i}/4]" for i in range(1, 5)]
@@ -111,10 +110,10 @@ def test_the_run_of_a_killed_worker_goes_on_elsewhere(cluster: Cluster, tmp_path
         assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
 
 
-def interrupted_in(others: Sequence[Run]) -> Callable[[Run], str]:
+def interrupted_in(others: Sequence[Job]) -> Callable[[Job], str]:
     """What says that a run is done, and is interrupted then: in the midst of another."""
 
-    def shown(run: Run) -> str:
+    def shown(run: Job) -> str:
         wait_for(lambda: any(map(has_two_checkpoints, others)))
         raise KeyboardInterrupt
 
@@ -122,15 +121,15 @@ def interrupted_in(others: Sequence[Run]) -> Callable[[Run], str]:
 
 
 def test_an_interrupt_ends_what_runs_on_workers(cluster: Cluster, tmp_path: Path) -> None:
-    first, *others = (run_of(tmp_path, seed, waits=seed > 0) for seed in range(5))
+    first, *others = (job_of(tmp_path, seed, waits=seed > 0) for seed in range(5))
     shown = interrupted_in(others)
-    with pytest.raises(KeyboardInterrupt), Dask(cluster.word, tmp_path / "out", {}) as executor:
-        pool.execute([first, *others], executor=executor, say=str, shown=shown)
+    with pytest.raises(KeyboardInterrupt), executors.dask(cluster.word, {}) as executor:
+        run_all([first, *others], executor=executor, say=str, summary=shown)
     assert all(map(is_over, others))
     begun = [run for run in others if has_two_checkpoints(run)]
     assert 0 < len(begun) < len(others)
-    with Dask(cluster.word, tmp_path / "out", {}) as executor:
-        assert pool.execute([first, *begun], executor=executor, say=str) == {}
+    with executors.dask(cluster.word, {}) as executor:
+        assert run_all([first, *begun], executor=executor) == {}
     for run in begun:
         assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
 
@@ -153,31 +152,11 @@ def test_a_search_on_a_cluster_finds_what_it_finds_here(
     assert here == there
 
 
-def test_workers_that_cannot_do_a_run_are_refused(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if Path("/proc/self/cwd").exists():  # another folder in each process
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(
-            ValueError, match=r"whose workers see /proc.* does not\. Put output_dir"
-        ):
-            Dask(cluster.word, Path("/proc/self/cwd"), {})
-    code = "import sys; sys.modules['finetune'] = None; from distributed.cli import dask_worker"
-    with cluster.worker("-c", f"{code}; sys.argv[0] = 'dask-worker'; dask_worker.main()"):
-        refused = r"whose workers import finetune.* does not \(.*finetune.*pip install -e \."
-        with pytest.raises(ValueError, match=refused):
-            Dask(cluster.word, tmp_path, {})
-    assert [*tmp_path.iterdir()] == []
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"output_dir is .*file'; allowed: a folder.*File exists"):
-        Dask(cluster.word, tmp_path / "file", {})
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_cluster_that_cannot_do_runs_is_refused(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "ANSWER", 3 if is_there else 0.3)
+    monkeypatch.setattr(executors, "ANSWER", 3 if is_there else 0.3)
     with contextlib.ExitStack() as stack:
         word, reason = (
             "dask://127.0.0.1:9",
@@ -185,9 +164,9 @@ def test_a_cluster_that_cannot_do_runs_is_refused(
         )
         if is_there:
             word = Cluster(tmp_path, stack).word
-            reason = f"with a worker within 3 s.*dask worker {word.removeprefix('dask://')}$"
+            reason = f"a cluster with a worker.*dask worker {word.removeprefix('dask://')}$"
         with pytest.raises(ValueError, match=reason):
-            Dask(word, tmp_path / "out", {})
+            executors.dask(word, {})
     assert not (tmp_path / "out").exists()
 
 
@@ -208,7 +187,7 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_preempted_job_goes_on_from_its_checkpoint(
     in_processes: list[str], tmp_path: Path
 ) -> None:
-    wanted, lines = [run_of(tmp_path, seed, waits=seed == 1) for seed in range(2)], list[str]()
+    wanted, lines = [job_of(tmp_path, seed, waits=seed == 1) for seed in range(2)], list[str]()
 
     def preempt() -> None:
         wait_for(lambda: has_two_checkpoints(wanted[1]))
@@ -216,8 +195,8 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(
 
     slurm = threading.Thread(target=preempt)
     slurm.start()
-    with Slurm(in_processes, tmp_path / "out", {}, 2) as executor:
-        assert pool.execute(wanted, executor=executor, say=lines.append) == {}
+    with executors.slurm(in_processes, tmp_path / "out", {}, 2) as executor:
+        assert run_all(wanted, executor=executor, say=lines.append) == {}
     slurm.join()
     assert lines[-1].startswith("[2/2] seed-1: done")
     assert "begins at 2" in log_of(wanted[1])
@@ -226,9 +205,12 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(
 
 
 def test_an_interrupt_cancels_the_jobs(in_processes: list[str], tmp_path: Path) -> None:
-    first, waits, later = (run_of(tmp_path, seed, waits=seed > 0) for seed in range(3))
+    first, waits, later = (job_of(tmp_path, seed, waits=seed > 0) for seed in range(3))
     shown = interrupted_in([waits])
-    with pytest.raises(KeyboardInterrupt), Slurm(in_processes, tmp_path, {}, 2) as executor:
-        pool.execute([first, waits, later], executor=executor, say=str, shown=shown)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        executors.slurm(in_processes, tmp_path, {}, 2) as executor,
+    ):
+        run_all([first, waits, later], executor=executor, say=str, summary=shown)
     wait_for(lambda: is_over(waits) and is_over(later))
     assert waits.can_resume()

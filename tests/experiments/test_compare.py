@@ -18,11 +18,11 @@ import hf_graphattn as ga
 from finetune import compare, glue
 from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
-from finetune.experiments import arms, command_line, examples, record, tables, verdicts
+from finetune.experiments import analyze, arms, command_line, examples, report
+from finetune.experiments.analyze import ArmResult, TaskResult
 from finetune.experiments.arms import Arm
-from finetune.experiments.gather import ArmResult, TaskResult
-from finetune.experiments.grid import Cell
-from finetune.experiments.runs import Run
+from finetune.experiments.execute import Job
+from finetune.experiments.plan import Cell
 from finetune.models.loading import filter_statistics
 from finetune.settings import recipes
 
@@ -94,7 +94,7 @@ def test_an_arm_of_the_field_begins_as_plain_attention_and_learns(
     tmp_path: Path, name: str
 ) -> None:
     plain = trainer(tmp_path)
-    words = recipes.words({"variant": name, **FIELD[name]})
+    words = recipes.argv({"variant": name, **FIELD[name]})
     run = trainer(tmp_path, *words, "--max_train_steps", "1")
     if name == "twicing":
         assert run.settings.variant == ga.PolynomialConfig.twicing()
@@ -140,14 +140,18 @@ def test_everything_is_written(compared: Path) -> None:
 
 def test_the_tables_can_be_written_again_from_the_numbers(compared: Path) -> None:
     numbers = json.loads((compared / "out/comparison.json").read_text())
-    found = record.results_of(numbers)
-    for lines, ending in (("text", "txt"), ("markdown", "md"), ("latex", "tex")):
-        table = "\n".join(getattr(tables.table(found), lines)())
-        assert table in (compared / f"out/comparison.{ending}").read_text()
-    assert verdicts.verdicts(found) == numbers["verdicts"]
-    assert tables.legend(found) == numbers["method"]
+    found = analyze.results_of(numbers)
+    table = report.table(found)
+    for text, ending in (
+        ("\n".join(table.text()), "txt"),
+        ("\n".join(table.markdown()), "md"),
+        (table.latex(), "tex"),
+    ):
+        assert text in (compared / f"out/comparison.{ending}").read_text()
+    assert report.verdicts(found) == numbers["verdicts"]
+    assert report.legend(found) == numbers["method"]
     assert {name: numbers[name] for name in ("tasks", "seeds")} == json.loads(
-        json.dumps(record.as_json(found))
+        json.dumps(analyze.as_json(found))
     )
 
 
@@ -227,7 +231,7 @@ def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def cell_of(folder: Path, seed: int) -> Cell:
-    run = Run(f"seed-{seed}", Path("glue.py"), folder / f"seed-{seed}", {}, {})
+    run = Job(f"seed-{seed}", Path("glue.py"), folder / f"seed-{seed}", {}, {})
     return Cell("cola", Arm("none", {"variant": "none"}), seed, run)
 
 
@@ -236,10 +240,10 @@ def test_loss_curves_of_runs_of_different_lengths_share_their_steps(tmp_path: Pa
     figures = pytest.importorskip("finetune.experiments.figures")
     cells = [cell_of(tmp_path, seed) for seed in (0, 1, 2)]  # the last has no log
     for cell, last in zip(cells, (100, 300), strict=False):
-        cell.run.folder.mkdir()
+        cell.job.folder.mkdir()
         lines = [json.dumps({"step": step, "loss": step}) for step in range(1, last + 1)]
-        (cell.run.folder / LOG).write_text("\n".join([*lines, '{"step": 3}']), "utf-8")
-    logs = [(cell, figures.read_log(cell.run.folder)) for cell in cells]
+        (cell.job.folder / LOG).write_text("\n".join([*lines, '{"step": 3}']), "utf-8")
+    logs = [(cell, figures.read_log(cell.job.folder)) for cell in cells]
     found = figures.in_stretches(figures.curves(logs, "loss"))
     short, long = (found[found["seed"] == seed] for seed in (0, 1))
     assert 2 < len(short) <= 60
@@ -260,7 +264,7 @@ def test_curves_without_a_log_or_a_value_are_left_out(tmp_path: Path) -> None:
 def done_of(cells: list[Cell], values: dict[str, list[float]]) -> dict[str, dict]:
     """What runs wrote that were measured at steps 1, 2 ...: the values of their arm, and seed."""
     return {
-        cell.run.name: {
+        cell.job.name: {
             "history": [
                 {"step": step, "eval_f1": value + cell.seed}
                 for step, value in enumerate(values[cell.arm.name], 1)
@@ -274,7 +278,7 @@ def test_a_curve_has_a_panel_of_differences_to_the_baseline(tmp_path: Path) -> N
     figures = pytest.importorskip("finetune.experiments.figures")
     task = TaskResult("cola", "eval_f1", True, [ArmResult(n, {}) for n in ("none", "gfsa")])
     cells = [
-        Cell("cola", Arm(arm, {}), seed, Run(f"{arm}-{seed}", Path(), tmp_path, {}, {}))
+        Cell("cola", Arm(arm, {}), seed, Job(f"{arm}-{seed}", Path(), tmp_path, {}, {}))
         for arm in ("none", "gfsa")
         for seed in (0, 1)
     ]

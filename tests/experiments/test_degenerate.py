@@ -10,13 +10,12 @@ import glue_stand_in
 import pytest
 
 from finetune import compare, sweep
-from finetune.experiments import arms, best, command_line, degenerate, experiment, record, tables
+from finetune.experiments import analyze, command_line, plan, report
+from finetune.experiments.analyze import ArmResult, TaskResult, against_baseline
 from finetune.experiments.arms import Arm
-from finetune.experiments.experiment import Experiment
-from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
-from finetune.experiments.grid import Cell
-from finetune.experiments.runs import Run
-from finetune.experiments.verdicts import verdicts
+from finetune.experiments.execute import Job
+from finetune.experiments.plan import Cell
+from finetune.experiments.report import verdicts
 
 
 def task_of(values: dict[str, list[float]], *, greater: bool = True, **typical) -> TaskResult:
@@ -41,7 +40,7 @@ def cell_of(folder: Path, arm: str, seed: int, rows: list[str], suffix: str = ""
     lines = [f"{i}\t{row}" for i, row in enumerate(rows)]
     text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
     (own / f"eval_predictions{suffix}.tsv").write_text(text)
-    return Cell("cola", Arm(arm, {}), seed, Run(f"{arm}-{seed}", Path("glue.py"), own, {}, {}))
+    return Cell("cola", Arm(arm, {}), seed, Job(f"{arm}-{seed}", Path("glue.py"), own, {}, {}))
 
 
 def test_one_answer_for_all_rows_is_told(tmp_path: Path) -> None:
@@ -54,7 +53,7 @@ def test_one_answer_for_all_rows_is_told(tmp_path: Path) -> None:
         cell_of(tmp_path, "gfsa", 9, ["1\t0", "1\t1"]),  # it has not ended
     ]
     found = task_of({"none": [0.1, 0.2], "gfsa": [0.3, 0.1, 0.2], "plat": [0.4], "xsa": [0.5, 0.6]})
-    assert degenerate.warnings([found], cells) == [
+    assert analyze.warnings([found], cells) == [
         "Warning: cola, gfsa, seed 0, 2: every row is predicted as 1; such a run has learned "
         "nothing that this metric could show.",
         "Warning: cola, xsa, seed 0: every row is predicted as no text; such a run has learned "
@@ -67,20 +66,20 @@ def test_predictions_are_those_of_the_metric_s_own_split(tmp_path: Path) -> None
     cell = cell_of(tmp_path, "none", 0, ["1\t0", "1\t1"], "_mm")
     for metric, count in (("eval_accuracy", 0), ("eval_accuracy_mm", 1)):
         task = TaskResult("cola", metric, True, [ArmResult("none", {0: 0.5})])
-        assert len(degenerate.warnings([task], [cell])) == count
+        assert len(analyze.warnings([task], [cell])) == count
 
 
 def test_a_metric_of_zero_in_all_seeds_is_told() -> None:
     found = {"none": [0.0, 0.0], "gfsa": [0.0, 0.1], "plat": [0.0, 0.0]}
-    assert degenerate.warnings([task_of(found)], []) == [
+    assert analyze.warnings([task_of(found)], []) == [
         "Warning: cola, none, plat: matthews correlation is 0 in all seeds."
     ]
-    assert degenerate.warnings([task_of(found, greater=False)], []) == []  # no error is no fault
+    assert analyze.warnings([task_of(found, greater=False)], []) == []  # no error is no fault
 
 
 def test_arms_that_tie_exactly_are_told() -> None:
     found = task_of({"none": [0.5, 0.6], "gfsa": [0.5, 0.6], "plat": [0.6, 0.5]}, gfsa=0.0)
-    assert degenerate.warnings([found], []) == [
+    assert analyze.warnings([found], []) == [
         "Warning: cola, none, gfsa: the same matthews correlation in all 2 seeds. Their filters "
         "had no effect, or were not learned, or the metric is too coarse to part them; how far "
         "their scalars moved: gfsa 0."
@@ -89,16 +88,16 @@ def test_arms_that_tie_exactly_are_told() -> None:
 
 def test_a_tie_for_the_best_names_none() -> None:
     tied = task_of({"2": [0.6, 0.5], "3": [0.5, 0.6], "4": [0.1, 0.2]})
-    assert best.best(tied) is None
+    assert len(analyze.best(tied)) == 2
     assert verdicts([tied]) == [
         "None of 3 is best: 2 tie, matthews correlation 0.550 in the mean over the seeds; "
         "order 2; order 3."
     ]
     # 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ by a rounding error.
     rounded = task_of({"2": [0.1, 0.2, 0.3], "3": [0.3, 0.2, 0.1]})
-    assert len(best.leaders(rounded)) == 2
+    assert len(analyze.best(rounded)) == 2
     alone = task_of({"2": [0.6, 0.5], "3": [0.5, 0.5]})
-    assert best.best(alone).name == "2"
+    assert analyze.best(alone)[0].name == "2"
 
 
 def test_a_report_tells_a_tie_and_has_no_command_for_it(
@@ -118,26 +117,14 @@ def test_a_report_tells_a_tie_and_has_no_command_for_it(
 def test_a_sweep_says_how_far_the_scalars_moved() -> None:
     found = task_of({"none": [0.5], "2": [0.6], "3": [0.7]}, **{"2": 0.0123, "3": None})
     (found,) = against_baseline([found])
-    table = tables.table([found])
+    table = report.table([found])
     assert table.headings[6] == "moved"
     assert [row[6] for row in table.rows] == ["-", "0.012", "-"]
-    assert any(line.startswith("Moved: how far") for line in tables.legend([found]))
-    kept = json.loads(json.dumps(record.as_json([found])))
-    assert tables.table(record.results_of(kept)) == table
+    kept = json.loads(json.dumps(analyze.as_json([found])))
+    assert report.table(analyze.results_of(kept)) == table
     for arm in (kept["plain"], *kept["settings"]):  # as earlier versions wrote it
         del arm["filter_max_moved"]
-    earlier = record.results_of(kept)
-    assert "moved" not in tables.table(earlier).headings
-    assert not any(line.startswith("Moved") for line in tables.legend(earlier))
-
-
-def planned(words: list[str]) -> tuple[Experiment, list[Cell]]:
-    """What compare.py makes of these words."""
-    given, others = command_line.of_comparison(None).parse_known_args(words)
-    script = experiment.script_of(given)
-    chosen = arms.chosen(given.variants, given.arms, given.variant_flags, given.baseline, script)
-    asked = experiment.planned(given, others, script, chosen)
-    return asked, asked.cells()
+    assert "moved" not in report.table(analyze.results_of(kept)).headings
 
 
 @pytest.mark.parametrize(
@@ -163,20 +150,23 @@ def test_the_confirming_command_keeps_every_flag(
     recipe = "{learning_rate: 0.01, order: 7, w_0: -0.1, metric: [f1], seed: 9, variant: gfsa}"
     (fake / "recipe.yaml").write_text(recipe)
     argv = glue_stand_in.argv(fake, space, *(word.format(folder=fake) for word in others))
-    given, words = command_line.of_sweep(None).parse_known_args(argv)
-    swept = experiment.sweep(given, words)
-    cells = swept.cells(swept.grid())
+    options, others = command_line.of_sweep().parse_known_args(argv)
+    swept = plan.sweep(options, others)
+    cells = swept.cells(swept.space.grid())
+    (fake / "out").mkdir()
     winner = cells[1].arm.name
-    python, script, *confirming = shlex.split(best.confirmation(winner, swept, cells))
+    python, script, *confirming = shlex.split(report.confirmation(winner, swept, cells))
     assert (python, script) == ("python", str(fake / "compare.py"))
-    asked, again = planned(confirming)
-    assert [cell.seed for cell in again] == [seed for seed in range(2, 10) for _ in range(2)]
-    for before, after in zip(cells[:2], again[:2], strict=True):
+    again, others = command_line.of_comparison().parse_known_args(confirming)
+    confirmed = plan.comparison(again, others)
+    new = confirmed.cells()
+    assert [cell.seed for cell in new] == [seed for seed in range(2, 10) for _ in range(2)]
+    for before, after in zip(cells[:2], new[:2], strict=True):
         assert before.arm.name == after.arm.name
         own = {"seed": after.seed}
-        assert {**before.run.flags, **own} == after.run.flags
-        assert {**before.run.settings, **own} == after.run.settings
-    assert asked.measure == swept.measure
+        assert {**before.job.flags, **own} == after.job.flags
+        assert {**before.job.settings, **own} == after.job.settings
+    assert confirmed.measure == swept.measure
     same = ("launcher", "threads", "processes", "keep_models", "executor", "executor_options")
-    assert [getattr(asked.given, n) for n in same] == [getattr(given, n) for n in same]
+    assert [getattr(again, n) for n in same] == [getattr(options, n) for n in same]
     assert compare.main([*confirming, "--dry_run"]) == 0

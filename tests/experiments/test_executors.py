@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import glue_stand_in
 import pytest
-from stepwise import run_of, wait_for
+from stepwise import job_of, run_all, wait_for
 
 from finetune import sweep
 from finetune.engine import locks
-from finetune.experiments import executors, pool, work
-from finetune.experiments.clusters import Slurm
-from finetune.experiments.runs import Run
-from finetune.experiments.work import Options, Outcome
+from finetune.experiments import execute, executors
+from finetune.experiments.execute import Job, Options, Outcome
+from finetune.experiments.executors import Executor
 
 
 @pytest.mark.parametrize(
@@ -33,14 +32,13 @@ from finetune.experiments.work import Options, Outcome
         ("timeout_min=5 gpu=1", r"Parameter 'gpu' need to be prefixed by an executor name"),
         ("timeout_min=5 slurm_gpu=1", r"Unknown argument 'gpu'.*Valid arguments: .*gpus_per_node"),
         ("timeout_min=5h", r"\"timeout_min\" expected type <class 'int'> \(but value: \"5h\"\)"),
-        ("timeout_min=5 tasks_per_node=2", r"tasks_per_node=2'; allowed: one task a job.*launch"),
     ],
 )
 def test_options_that_submitit_does_not_know_are_refused(
     words: str, message: str, tmp_path: Path, srun: Path
 ) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        Slurm(words.split(), tmp_path, {}, None)
+        executors.slurm(words.split(), tmp_path, {}, None)
     assert "\n" not in str(error.value)
 
 
@@ -66,7 +64,7 @@ def test_options_reach_slurm_with_their_types(tmp_path: Path, srun: Path) -> Non
     asked = given(tmp_path, "slurm", executor_options=words, threads=3, processes=5)
     with executors.opened(asked) as executor:
         assert executor.at_once == 5
-        slurm = executor._jobs._executor
+        slurm = inspect.getclosurevars(executor._call).nonlocals["jobs"]._executor
     parameters = {"setup": ["module load cuda"], "account": "007", "exclusive": True}
     expected = {"time": "2:00:00", "cpus_per_task": 3, **parameters}
     assert slurm.parameters == expected
@@ -109,63 +107,50 @@ def test_without_slurm_the_error_says_where_to_go(
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
-        ValueError, match=r"where slurm is \(.*srun.*\)\..*submitted, or try it here"
+        ValueError, match=r"allowed: .* where slurm is; cluster=local tries it here\..*srun"
     ):
         executors.opened(given(tmp_path, "slurm", executor_options=["timeout_min=5"]))
 
 
-def test_any_executor_will_do(tmp_path: Path) -> None:
-    wanted = [run_of(tmp_path, seed) for seed in range(2)]
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as executor:
-        assert pool.execute(wanted, executor=executor, say=str) == {}
-    assert all(run.is_done() for run in wanted)
-
-
-class Distant(ThreadPoolExecutor):
-    """Calls something else instead of `work.do`."""
-
-    def __init__(self, do: Callable[[Run], Outcome]) -> None:
-        super().__init__(1)
-        self.do = do
-
-    def submit(self, do, /, run, options):
-        return super().submit(self.do, run)
+def distant(call: Callable[[Job], Outcome]) -> Executor:
+    """Calls something else instead of `execute.do`."""
+    return Executor(lambda job, options: call(job), 1)
 
 
 def test_results_that_are_seen_late_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NFS, whose clients look again after a while."""
-    run, lines = run_of(tmp_path, 1), list[str]()
+    run, lines = job_of(tmp_path, 1), list[str]()
     run.folder.mkdir(parents=True)
 
-    def late(run: Run) -> Outcome:
+    def late(run: Job) -> Outcome:
         write = (run.folder / "all_results.json").write_text
         threading.Timer(0.3, write, ['{"settings": {"seed": 1}}']).start()
-        return Outcome(work.DONE, seconds=1.0)
+        return Outcome(execute.DONE, seconds=1.0)
 
-    with Distant(late) as executor:
-        assert pool.execute([run], executor=executor, say=lines.append) == {}
+    with distant(late) as executor:
+        assert run_all([run], executor=executor, say=lines.append) == {}
     assert lines == ["[1/1] seed-1: done; 00:01"]
-    monkeypatch.setattr(pool, "ARRIVAL", 0.1)
-    with Distant(lambda run: Outcome(work.DONE)) as executor:
-        never = run_of(tmp_path, 2)
-        missing = pool.execute([never], executor=executor, say=lines.append)
-    assert missing == {"seed-2": work.FAILED}
+    monkeypatch.setattr(execute, "ARRIVAL", 0.1)
+    with distant(lambda run: Outcome(execute.DONE)) as executor:
+        never = job_of(tmp_path, 2)
+        missing = run_all([never], executor=executor, say=lines.append)
+    assert missing == {"seed-2": execute.FAILED}
     assert "has no results. Put output_dir on a file system that all machines share" in lines[-1]
 
 
 def test_a_run_that_its_executor_has_lost_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    lost, other, lines = run_of(tmp_path, 1), run_of(tmp_path, 2), list[str]()
+    lost, other, lines = job_of(tmp_path, 1), job_of(tmp_path, 2), list[str]()
 
-    def lose(run: Run) -> Outcome:
+    def lose(run: Job) -> Outcome:
         if run is lost:
             raise RuntimeError("\n".join(f"line {i}" for i in range(30)))
-        return work.do(run, Options())
+        return execute.do(run, Options())
 
-    with Distant(lose) as executor:
-        missing = pool.execute([lost, other], executor=executor, say=lines.append)
-    assert missing == {"seed-1": work.FAILED}
+    with distant(lose) as executor:
+        missing = run_all([lost, other], executor=executor, say=lines.append)
+    assert missing == {"seed-1": execute.FAILED}
     assert lines[0].startswith("[1/2] seed-1: failed: RuntimeError: line 18\n    line 19\n")
     assert other.is_done()
 
@@ -173,34 +158,28 @@ def test_a_run_that_its_executor_has_lost_is_told_and_the_others_go_on(tmp_path:
 def test_another_machine_needs_the_folder_and_begins_paths_where_they_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_of(tmp_path, 1)
+    run = job_of(tmp_path, 1)
     relative = replace(run, script=Path("script.py"), folder=run.folder.relative_to(tmp_path))
     options = Options(home=tmp_path)
     monkeypatch.chdir("/")
-    outcome = work.do(relative, options)
-    assert outcome.status == work.FAILED
+    outcome = execute.do(relative, options)
+    assert outcome.status == execute.FAILED
     assert f"does not see {run.folder}. Put output_dir on" in outcome.reason
     run.folder.mkdir(parents=True)
-    assert work.do(relative, options).status == work.DONE
+    assert execute.do(relative, options).status == execute.DONE
     assert run.results()["settings"] == {"seed": 1}
 
 
-def test_a_lost_workers_folder_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, options = run_of(tmp_path, 1), Options(home=tmp_path, asker="somebody")
-    with ThreadPoolExecutor() as executor:
-        with locks.held(run.folder):
-            waiting = executor.submit(work.do, run, options)
-            stopped = executor.submit(work.do, run, replace(options, asker="another"))
-            wait_for(lambda: len(work.RUNNING) == 2)
-            assert work.stop("another") == 1
+def test_a_lost_workers_folder_is_waited_for(tmp_path: Path) -> None:
+    job, options = job_of(tmp_path, 1), Options(home=tmp_path, asker="somebody")
+    with ThreadPoolExecutor() as threads:
+        with locks.held(job.folder):
+            waiting = threads.submit(execute.do, job, options)
+            stopped = threads.submit(execute.do, job, replace(options, asker="another"))
+            wait_for(lambda: len(execute.RUNNING) == 2)
+            assert execute.stop("another") == 1
             assert stopped.result().reason == "stopped"
             assert not waiting.done()
-        assert waiting.result().status == work.DONE
-    assert work.do(run_of(tmp_path, 3), Options(asker="another")).reason == "stopped"
-    monkeypatch.setattr(work, "LOST", 0.0)
-    run = run_of(tmp_path, 2)
-    with locks.held(run.folder):
-        assert "which works on it" in work.do(run, options).reason
-    assert not work.RUNNING
+        assert waiting.result().status == execute.DONE
+    assert execute.do(job_of(tmp_path, 3), Options(asker="another")).reason == "stopped"
+    assert not execute.RUNNING

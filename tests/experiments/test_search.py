@@ -11,7 +11,7 @@ from glue_stand_in import argv, calls, report
 
 from finetune import sweep
 from finetune.engine import locks
-from finetune.experiments import conduct
+from finetune.experiments import execute
 
 SPACE = "{order: {low: 2, high: 10}, w_0: {low: -0.1, high: 0.1}, layers: [null, [0, -1]]}"
 
@@ -95,31 +95,21 @@ def test_failed_and_killed_trials_are_queued_again(
     assert first.state == optuna.trial.TrialState.FAIL
     (fake / "out/stop").unlink()
 
-    execute = conduct.pool.execute
+    do_all = execute.execute
 
     def killed(wanted, *args, **others):
         if "/none/" not in wanted[0].name:
             raise KeyboardInterrupt
-        return execute(wanted, *args, **others)
+        return do_all(wanted, *args, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(conduct.pool, "execute", killed)
+        patched.setattr(execute, "execute", killed)
         with pytest.raises(KeyboardInterrupt):
             search(fake, 2, "--seeds", "1")
     assert search(fake, 2, "--seeds", "1") == 0
     trials = trials_of(fake, optuna)
     assert [t.state.name for t in trials] == ["FAIL", "FAIL", "COMPLETE", "COMPLETE"]
-    assert [t.user_attrs.get("again") for t in trials] == [None, 0, 1, None]
     assert trials[0].params == trials[1].params == trials[2].params != trials[3].params
-
-
-def test_a_search_is_found_under_the_name_that_version_0_1_0_gave_it(fake: Path, optuna) -> None:
-    text = "{order: {low: 2, high: 10}, layers: [null, [0, -1]]}"
-    flags = ["--learning_rate", "1e-3", "--model_name_or_path", "m", "--task_name", "cola"]
-    words = argv(fake, text, "--method", "optuna", "--trials", "1", "--no_baseline")
-    start, end = words.index("--task_name"), words.index("--variant")
-    assert sweep.main([*words[:start], *words[end:], *flags]) == 0
-    assert study_name(fake, optuna) == "gfsa-eda60820b1e9"
 
 
 def test_a_metric_of_an_own_module_is_searched_in_its_direction(fake: Path, optuna) -> None:

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from finetune.experiments import gather, tables, verdicts
-from finetune.experiments.gather import ArmResult, Paired, TaskResult
+from finetune.experiments import analyze, report
+from finetune.experiments.analyze import ArmResult, Paired, TaskResult
+from finetune.experiments.report import Table
 from finetune.experiments.statistics import holm, permutation_p, t_interval
-from finetune.experiments.tables import Table
 
 
 def task_of(*arms: list[float], greater: bool = True, metric: str = "accuracy") -> TaskResult:
@@ -20,7 +20,7 @@ def task_of(*arms: list[float], greater: bool = True, metric: str = "accuracy") 
         ArmResult("none" if i == 0 else f"arm{i}", dict(enumerate(values)))
         for i, values in enumerate(arms)
     ]
-    return gather.against_baseline([TaskResult("cola", f"eval_{metric}", greater, found)])[0]
+    return analyze.against_baseline([TaskResult("cola", f"eval_{metric}", greater, found)])[0]
 
 
 BASE = [0.50, 0.52, 0.51, 0.53, 0.50, 0.52, 0.54, 0.51]
@@ -29,7 +29,7 @@ GAINS = np.array([0.01, 0.02, 0.015, 0.03, 0.01, 0.02, 0.01, 0.025])
 
 def sentence(*gains: np.ndarray, seeds: int = 8, greater: bool = True) -> str:
     arms = [list(np.array(BASE) + gain)[:seeds] for gain in (0 * GAINS, *gains)]
-    return verdicts.verdicts([task_of(*arms, greater=greater)])[0]
+    return report.verdicts([task_of(*arms, greater=greater)])[0]
 
 
 def test_verdict_of_a_gain() -> None:
@@ -42,9 +42,9 @@ def test_verdict_of_a_gain() -> None:
 def test_per_cents_have_the_sign_of_the_change() -> None:
     """Of a negative mean too, as a correlation may have; of 0 there are none."""
     falls = task_of([-0.2, -0.1, -0.3, -0.2, -0.1, -0.3], [-0.1, -0.02, -0.2, -0.12, 0.0, -0.16])
-    assert ", +50.00 % of -0.2" in verdicts.verdicts([falls])[0]
-    assert verdicts.in_per_cent(-0.05, 0.2) == "-25.00 %"
-    assert verdicts.in_per_cent(0.1, 0.0) == "-"
+    assert ", +50.00 % of -0.2" in report.verdicts([falls])[0]
+    assert report.in_per_cent(-0.05, 0.2) == "-25.00 %"
+    assert report.in_per_cent(0.1, 0.0) == "-"
 
 
 def test_verdict_follows_the_metrics_direction() -> None:
@@ -83,7 +83,7 @@ def test_verdict_after_correction() -> None:
     found = sentence(GAINS, GAINS - 0.02, 0.5 * GAINS - 0.01, seeds=6)
     assert "better than none taken alone, but not among 3 comparisons, so not shown" in found
     assert "p = 0.031, 0.094 corrected for 3 comparisons (7 seeds are needed" in found
-    nothing = verdicts.verdict(task_of([0.5], []), task_of([0.5], []).arms[1], 0)
+    nothing = report.verdict(task_of([0.5], []), task_of([0.5], []).arms[1], 0)
     assert nothing == "arm1: no verdict, no seed ended both with it and with none."
 
 
@@ -91,18 +91,18 @@ def test_correction_is_over_tasks_and_arms_together() -> None:
     values = np.array(BASE)
     first = task_of(list(values), list(values + GAINS))
     second = task_of(list(values), list(values - GAINS), list(values + 0.1 * GAINS - 0.001))
-    both = gather.against_baseline([first, second])
+    both = analyze.against_baseline([first, second])
     pairs = [arm.paired for task in both for arm in task.arms[1:]]
     assert [p.corrected_p for p in pairs] == pytest.approx(holm([p.p for p in pairs]))
-    assert verdicts.comparisons(both) == 3
-    assert "Holm's correction over all 3 comparisons" in "\n".join(tables.legend(both))
+    assert report.comparisons(both) == 3
+    assert "Holm's correction over all 3 comparisons" in "\n".join(report.legend(both))
 
 
 def test_only_seeds_of_both_are_paired() -> None:
     base = ArmResult("none", {0: 0.5, 1: 0.6, 2: 0.7})
     arm = ArmResult("gfsa", {1: 0.65, 2: 0.72, 3: 0.9}, missing={0: "failed"})
     task = TaskResult("t", "eval_accuracy", True, [base, arm])
-    found = gather.against_baseline([task])[0].arms[1].paired
+    found = analyze.against_baseline([task])[0].arms[1].paired
     assert found.differences == pytest.approx({1: 0.05, 2: 0.02})
     values = list(found.differences.values())
     assert found == Paired(found.differences, t_interval(values), permutation_p(values), found.p, 2)
@@ -111,7 +111,7 @@ def test_only_seeds_of_both_are_paired() -> None:
 def test_the_table_has_a_row_an_arm() -> None:
     values = np.array(BASE)
     found = [task_of(list(values), list(values + GAINS), metric="matthews_correlation")]
-    head, rule, plain, arm = tables.table(found).text()
+    head, rule, plain, arm = report.table(found).text()
     assert head.split("  ")[0] == "task"
     assert set(rule) == {"-", " "}
     assert re.search(r"none +8 +matthews correlation ↑ +0\.5162 ± 0\.0141 +- ", plain)
@@ -119,20 +119,17 @@ def test_the_table_has_a_row_an_arm() -> None:
 
 
 def test_a_table_has_three_forms() -> None:
-    found = Table(["name", "95 % interval"], [[["a_b", "1 ± 2"]], [["c|d", "↑"]]], "lr")
-    assert found.text() == [
+    table = Table(["name", "95 % interval"], [["a_b", "1 ± 2"], ["c|d", "↑"]])
+    assert table.text() == [
         *("name  95 % interval", "----  -------------", "a_b   1 ± 2", "c|d   ↑"),
     ]
-    assert found.markdown() == [
+    assert table.markdown() == [
         *("| name | 95 % interval |", "| --- | --- |", "| a_b | 1 ± 2 |", r"| c\|d | ↑ |"),
     ]
-    assert found.latex() == [
-        *(r"\begin{tabular}{lr}", r"\toprule", r"name & 95 \% interval \\"),
-        *(r"\midrule", r"a\_b & 1 $\pm$ 2 \\", r"\midrule", r"c|d & $\uparrow$ \\"),
-        *(r"\bottomrule", r"\end{tabular}"),
-    ]
-    columns = tables.table([task_of([0.5], [0.6])]).columns
-    assert len(columns) == len(tables.HEADINGS)
+    latex = table.latex()
+    assert r"name & 95 \% interval \\" in latex
+    assert r"a\_b & 1 $\pm$ 2 \\" in latex
+    assert r"c|d & $\uparrow$ \\" in latex
 
 
 def test_verdict_says_which_seeds_gave_no_pair() -> None:
@@ -140,7 +137,7 @@ def test_verdict_says_which_seeds_gave_no_pair() -> None:
     task = task_of(list(values), list(values[:6] + GAINS[:6]))
     plain, arm = task.arms
     arm = dataclasses.replace(arm, missing={6: "failed", 7: "no finite value"})
-    (said,) = verdicts.verdicts([dataclasses.replace(task, arms=[plain, arm])])
+    (said,) = report.verdicts([dataclasses.replace(task, arms=[plain, arm])])
     assert "2 more seeds gave no pair" in said
 
 
@@ -159,21 +156,27 @@ def test_an_arm_of_several_passes_is_held_against_degree_1_too() -> None:
         arm("twicing", values + 2 * GAINS, variant="polynomial", coefficients=[0, 2, -1]),
     ]
     degree1 = arm("degree1", values + GAINS, w_0=0, w_1=1, **rate)
-    (task,) = gather.against_baseline([TaskResult("cola", "eval_accuracy", True, [*arms, degree1])])
-    said = verdicts.verdicts([task])
+    (task,) = analyze.against_baseline(
+        [TaskResult("cola", "eval_accuracy", True, [*arms, degree1])]
+    )
+    said = report.verdicts([task])
     assert [line.split()[0].rstrip(":") for line in said[5:]] == ["gfsa", "twicing"]
     assert said[0].startswith("gfsa is better than none: ")
     assert said[5].startswith("gfsa: no difference from degree1 that 8 seeds can show: ")
     assert said[6].startswith("twicing is better than degree1: accuracy +0.0175 (95 % interval ")
     assert said[6].endswith(", 0.016 corrected for 2 comparisons.")
-    assert "gfsa, twicing: of several passes" in "\n".join(tables.legend([task]))
-    without = gather.against_baseline([TaskResult("cola", "eval_accuracy", True, arms)])
-    assert gather.against_degree_1(without) == []
+    assert "gfsa, twicing: of several passes" in "\n".join(report.legend([task]))
+    without = analyze.against_baseline([TaskResult("cola", "eval_accuracy", True, arms)])
+    assert analyze.against_degree_1(without) == []
     # Of two arms of degree 1, that of the same rate, or both; none where it is the baseline.
     fast = arm("fast", values, variant="polynomial", coefficients=[0, 1], filter_learning_rate=0.1)
-    each = gather.against_degree_1([TaskResult("c", "eval_accuracy", True, [*arms, fast, degree1])])
+    each = analyze.against_degree_1(
+        [TaskResult("c", "eval_accuracy", True, [*arms, fast, degree1])]
+    )
     assert [[arm.name for arm in task.arms] for task in each] == [
         ["fast", "twicing"],
         ["degree1", "gfsa", "twicing"],
     ]
-    assert gather.against_degree_1([TaskResult("c", "eval_accuracy", True, [degree1, *arms])]) == []
+    assert (
+        analyze.against_degree_1([TaskResult("c", "eval_accuracy", True, [degree1, *arms])]) == []
+    )

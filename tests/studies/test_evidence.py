@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import glue_stand_in
 import pytest
 import tiny_task
 
-from finetune import compare, evidence, sweep
-from finetune.experiments import record, tables, verdicts
-from finetune.experiments.gather import ArmResult, TaskResult, against_baseline
-from finetune.experiments.scripts import Script
-from finetune.studies import look, look_page, page, summary
-from finetune.studies.run import ROOT, Comparison, Given, Study, studies
+from finetune import evidence, sweep
+from finetune.experiments import analyze, report
+from finetune.experiments.analyze import ArmResult, TaskResult, against_baseline
+from finetune.studies import ROOT, look, page
+from finetune.studies.run import Study, studies
 
 DOCS = ROOT / "docs"
 DONE = [study for study in studies() if (DOCS / "evidence" / f"{study.name}.json").is_file()]
@@ -28,38 +26,24 @@ DONE = [study for study in studies() if (DOCS / "evidence" / f"{study.name}.json
     [pytest.param(x, marks=pytest.mark.full if x in DONE[1:] else ()) for x in studies()],
     ids=lambda study: study.name,
 )
-def test_a_study_is_a_call_that_its_script_takes(
-    study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_study_is_an_experiment_that_its_script_takes(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "input.txt"
     text.write_text("First Citizen:\n")
-    given = Given(
-        glue="some/glue",
-        ptb="some/ptb",
-        bert="some/bert",
-        shakespeare=str(text),
-        processes=1,
-        threads=1,
-        runs=tmp_path,
-        docs=tmp_path,
-        report_only=False,
-    )
-    for module in (compare, sweep):
-        main = module.main
-        monkeypatch.setattr(module, "main", lambda argv, main=main: main([*argv, "--dry_run"]))
+    names = [each.name for each in studies()]
+    words = ["--glue", "some/glue", "--ptb", "some/ptb", "--bert", "some/bert"]
+    words += ["--shakespeare", str(text), "--runs", str(tmp_path)]
+    options = evidence.parser(names).parse_args(words)
     monkeypatch.chdir(ROOT)
-    assert study.run(given) == 0
-    runs = capsys.readouterr().out.splitlines()
-    arms = {run.partition("--output_dir ")[2].split("/")[-2] for run in runs}
-    assert len(runs) == study.seeds * len(arms)
+    experiment = study.experiment(options)
+    cells = experiment.cells(experiment.space.grid() if experiment.space else ())
+    arms = {cell.arm.name for cell in cells}
+    assert len(cells) == study.seeds * len(arms)
     assert len(arms) > 1
     assert "none" in arms
-    for run in runs:  # what a study did does not change with the scripts' own rate
-        _, script, *words = shlex.split(run)
-        settings = Script(Path(script)).schema.parse(words)
+    for cell in cells:  # what a study did does not change with the scripts' own rate
+        settings = experiment.script.run(cell.job.flags)
         assert (settings.filter.filter_learning_rate is not None) == settings.learns_scalars()
 
 
@@ -99,7 +83,7 @@ def test_the_page_names_the_studies_that_were_not_run() -> None:
 def test_the_numbers_of_the_page_are_what_their_values_give(study: Study) -> None:
     """Differences and p, as the runs' report kept them; the page computes them again."""
     numbers = json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
-    found = record.results_of(numbers)
+    found = analyze.results_of(numbers)
     kept = numbers.get("tasks") or [{"arms": [numbers["plain"], *numbers["settings"]]}]
     for task, was in zip(found, kept, strict=True):
         for arm, then in zip(task.arms[1:], was["arms"][1:], strict=True):
@@ -117,26 +101,26 @@ def row(name: str, title: str) -> Study:
     reported = [{"paper": "GFSA", "setting": "larger", "figure": "1.0"}]
     common = {"script": "lm.py", "seeds": 8, "flags": "", "arms": "papers", "variants": ["none"]}
     effects = {"plat": [34.1, 33.5, "WikiText"], "laplacian": "drawn"}
-    return Comparison(
+    return Study(
         name=name, title=title, paper="Theirs.", reported=reported, effects=effects, **common
     )
 
 
 def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
     """A word for a sentence, and the change in per cent that stands in it."""
-    known = [study for study in DONE if isinstance(study, Comparison)]
+    known = [study for study in DONE if study.space is None]
     found = [
         (study, task)
         for study in known
-        for task in record.results_of(
+        for task in analyze.results_of(
             json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
         )
     ]
-    cells = [line.split(" | ") for line in summary.lines(found)[2:] if line.startswith("|")]
+    cells = [line.split(" | ") for line in page.lines(found)[2:] if line.startswith("|")]
     said = [
         text
         for study, task in found
-        for text in verdicts.verdicts([task])
+        for text in report.verdicts([task])
         if re.match(r"[\w-]+", text)[0] not in study.again
     ]
     assert len(cells) == len(said) > 30
@@ -146,19 +130,19 @@ def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
         assert text.startswith(arm)
         assert f"{change} of" in text
         assert (f"{arm} is {word} than" in text) == (word != "not shown")
-    page = (DOCS / "evidence.md").read_text("utf-8")
+    text = (DOCS / "evidence.md").read_text("utf-8")
     for study, _ in found:
-        assert f"](#{summary.anchor(study.title)})" in page
-        assert f"\n## {study.title}\n" in page
+        assert f"](#{page.anchor(study.title)})" in text
+        assert f"\n## {study.title}\n" in text
 
 
 def test_no_runs_are_counted_twice() -> None:
     """Arms of one task with the same values have one row in the table at the head."""
     seen: dict[tuple, str] = {}
-    for study in (study for study in DONE if isinstance(study, Comparison)):
+    for study in (study for study in DONE if study.space is None):
         numbers = json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
-        for task in record.results_of(numbers):
-            for arm in summary.counted(task, study.again):
+        for task in analyze.results_of(numbers):
+            for arm in page.counted(task, study.again):
                 pair = {frozenset((task.arms[0].name, arm.name))}
                 values = (abs(round(d, 4)) for d in arm.paired.differences.values())
                 key = (task.task, *pair, *list(values)[:3])
@@ -168,7 +152,7 @@ def test_no_runs_are_counted_twice() -> None:
 
 def test_the_papers_figures_stand_beside_ours() -> None:
     found = json.loads((DOCS / "evidence" / "char.json").read_text("utf-8"))
-    lines = summary.lines([(row("char", "Chars: two"), record.results_of(found)[0])])
+    lines = page.lines([(row("char", "Chars: two"), analyze.results_of(found)[0])])
     assert lines[0].startswith("| study | against | signal to noise | margin | arm | seeds |")
     plat, laplacian = lines[2:4]
     assert plat.startswith("| [Chars: two](#chars-two) | none: perplexity ↓ 7.59")
@@ -187,17 +171,17 @@ def test_an_effect_counts_if_it_is_larger_than_the_margin() -> None:
     plain = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]
     for share, word in ((0.995, "better, within the margin"), (0.98, "better"), (1.02, "worse")):
         task = task_of(plain, [share * value for value in plain])
-        assert summary.word(task, task.arms[1].paired) == word
+        assert page.word(task, task.arms[1].paired) == word
 
 
 def test_signal_to_noise_by_hand() -> None:
     task = task_of([1.0, 2.0, 3.0], [3.0, 4.0, 6.0], [1.0, 2.5, 3.0])
     # Means 2, 13/3 and 13/6; plain's deviation 1; of the differences 1/sqrt(3) and 0.5/sqrt(3).
-    alone, paired = summary.signal_to_noise(task)
+    alone, paired = page.signal_to_noise(task)
     assert alone == pytest.approx(7 / 3)
     assert paired == pytest.approx(7 / 3 * 3**0.5 / 0.75)
     for same in (task_of([1.0], [2.0]), task_of([1.0, 1.5], [2.0, 2.5])):
-        assert summary.signal_to_noise(same) is None
+        assert page.signal_to_noise(same) is None
 
 
 def test_the_page_shows_a_sweep_and_what_was_kept_before(tmp_path: Path) -> None:
@@ -229,14 +213,14 @@ def test_what_is_published_of_a_comparison_has_no_path_of_the_machine() -> None:
         ArmResult("gfsa", {0: 0.6}, {**common, "variant": "gfsa", "trainable": ["w_0", "w_K"]}),
     ]
     (task,) = against_baseline([TaskResult("cola", "eval_accuracy", True, arms)])
-    numbers = record.as_json([task]) | {"command": ["--output_dir", "/home/somebody/runs"]}
+    numbers = analyze.as_json([task]) | {"command": ["--output_dir", "/home/somebody/runs"]}
     found = page.published(numbers)
     assert "somebody" not in json.dumps(found)
-    (again,) = record.results_of(json.loads(json.dumps(found)))
-    assert tables.table([again]) == tables.table([task])
+    (again,) = analyze.results_of(json.loads(json.dumps(found)))
+    assert report.table([again]) == report.table([task])
     assert (
-        tables.arms_in_words(again.arms)
-        == tables.arms_in_words(task.arms)
+        report.arms_as_text(again.arms)
+        == report.arms_as_text(task.arms)
         == ("Arms: none: --variant none; gfsa: --variant gfsa --trainable w_0 w_K.")
     )
 
@@ -257,7 +241,7 @@ def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
     }
     found = {"sequences": 32, "figures": ["cosine_similarity"], "before": arm(0.3), "seeds": seeds}
     (tmp_path / "study-depth.json").write_text(json.dumps(found))
-    text = "\n".join(look_page.section("study", tmp_path))
+    text = "\n".join(look.section("study", tmp_path))
     assert "32 rows of the validation set, seeds 0, 1, 2" in text
     assert "| cosine similarity of tokens: before | 0.100 | 0.300 | - | - | - |" in text
     assert "| cosine similarity of tokens: none | 0.100 | 0.600 | - | - | - |" in text
@@ -267,9 +251,9 @@ def test_a_look_inside_is_compared_over_its_seeds(tmp_path: Path) -> None:
     for seed in seeds.values():
         seed["gfsa"] = seed["none"]
     (tmp_path / "study-depth.json").write_text(json.dumps(found))
-    text = "\n".join(look_page.section("study", tmp_path))
+    text = "\n".join(look.section("study", tmp_path))
     assert "Shown here: no difference in any of these." in text
-    assert look_page.section("other", tmp_path) == []
+    assert look.section("other", tmp_path) == []
 
 
 def test_the_look_inside_reads_no_more_than_the_models_can(tmp_path: Path) -> None:
@@ -280,7 +264,7 @@ def test_the_look_inside_reads_no_more_than_the_models_can(tmp_path: Path) -> No
     arms = found["seeds"]["3"]
     assert arms["none"] == arms["gfsa"]
     assert len(found["before"]["cosine"]) == len(arms["none"]["cosine"]) == 3  # two layers
-    text = "\n".join(look_page.section("study", tmp_path / "docs"))
+    text = "\n".join(look.section("study", tmp_path / "docs"))
     assert "| effective rank: gfsa |" in text
     assert " | +0.000 | - | 1 |" in text  # one seed has no interval
     for figure in found["figures"]:

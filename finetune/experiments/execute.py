@@ -1,0 +1,389 @@
+"""Jobs: calls of a script, each in a folder of its own, that can be stopped and started again.
+
+`do` takes plain data and returns plain data, so that a thread, another process or another machine
+that sees the same folders can call it. `execute` has many jobs done by an executor.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+from tqdm import tqdm
+
+from finetune.engine import checkpoints, locks
+from finetune.engine.fingerprint import faults
+from finetune.engine.output_folder import WEIGHTS
+from finetune.engine.progress import LOG as STEPS
+from finetune.engine.results import RESULTS, read_json, write_json
+from finetune.errors import ERROR, Refused, refusal
+from finetune.settings import recipes
+from finetune.settings.training import LAST
+from finetune.settings.variants import NO_VARIANT
+
+SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
+CLOSED = "wall_seconds"  # in the record, once the run has ended and its weights are dealt with
+METRIC = "metric"  # the flag that has a run measure more than its task's metrics
+TAIL = 12  # lines of a failed run's log that are printed
+DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"
+PATIENCE = 10  # seconds that a run which is asked to end may take
+ARRIVAL = 90.0  # seconds that results need at most to be visible here; NFS looks after 60
+BLIND = "Put output_dir on a file system that all machines share under the same path."
+RUNNING: list[str] = []  # for each run of this process, whom it is done for
+STOPPED: set[str] = set()  # those for whom this process does no more runs
+
+# Reads a process group's number, and ends that group if its input ends without another line.
+LEASH = f"""trap '' INT TERM
+read -r group && ! read -r ended && kill -s TERM -- "-$group" &&
+sleep {PATIENCE} && kill -s KILL -- "-$group"
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a script.
+
+    Attributes:
+        name: tells it from the others: ``cola/gfsa/seed-3``.
+        script: path of the script.
+        folder: its ``output_dir``.
+        flags: all of its flags by name but ``output_dir``, none of them None.
+        settings: what decides its numbers, by name, as its results have them.
+    """
+
+    name: str
+    script: Path
+    folder: Path
+    flags: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    def command(self, launcher: Sequence[str] = (), *, in_full: bool = False) -> list[str]:
+        """The command that starts it from its file, or continues it from its last checkpoint.
+
+        ``in_full`` names every flag, so that no file need be there.
+        """
+        flags = self._all_flags() if in_full else {"recipe": str(self.folder / SETTINGS)}
+        resumed = {"resume_from_checkpoint": LAST} if self.can_resume() else {}
+        start = launcher or (sys.executable,)
+        return [*start, str(self.script), *recipes.argv({**flags, **resumed})]
+
+    def write_settings(self) -> None:
+        """Write the file that `command` names: a recipe with all of its flags."""
+        text = yaml.safe_dump(self._all_flags(), sort_keys=False, allow_unicode=True)
+        (self.folder / SETTINGS).write_text(text, "utf-8")
+
+    def is_done(self) -> bool:
+        """Whether its results are there; a script writes them last, and whole."""
+        return (self.folder / RESULTS).is_file()
+
+    def can_resume(self) -> bool:
+        """Whether it was killed with a checkpoint."""
+        return not self.is_done() and bool(checkpoints.listed(self.folder))
+
+    def results(self) -> dict[str, Any]:
+        """What the script wrote; raises ``Refused`` if the file is damaged."""
+        return read_json(self.folder / RESULTS)
+
+    def record(self) -> dict[str, Any] | None:
+        """What was written when it was started from here; None if it was not.
+
+        Raises ``Refused`` if the file is damaged.
+        """
+        path = self.folder / RECORD
+        return read_json(path) if path.is_file() else None
+
+    def faults(self) -> list[str]:
+        """How the run in its folder differs from this one, a line each, (then -> now).
+
+        Settings that only one of the two knows are left out: they came with another version. A
+        finished run may have measured more metrics.
+        """
+        if not self.is_done() and not self.can_resume():
+            return []
+        wrote = self.results() if self.is_done() else self.record()
+        if wrote is None:
+            return []
+        settings = dict(self.settings)
+        measured = wrote["settings"].get(METRIC) or ()
+        if self.is_done() and set(settings.get(METRIC) or ()) <= set(measured):
+            settings.pop(METRIC, None)
+        return faults(wrote, settings, {METRIC: None})
+
+    def log_tail(self) -> str:
+        """The last lines of its log; of lines that a progress bar rewrote, the last state."""
+        text = (self.folder / LOG).read_bytes().decode("utf-8", "replace")
+        lines = [line.rpartition("\r")[2].rstrip() for line in re.split(r"\r?\n", text)]
+        return "\n".join([line for line in lines if line][-TAIL:])
+
+    def remove_weights(self) -> None:
+        """Delete a finished run's weights and checkpoints, if it was started without keeping.
+
+        Once: what is there later, somebody else has put there.
+        """
+        record = self.record()
+        if not self.is_done() or record is None or record["keep_models"] or CLOSED in record:
+            return
+        for path in [p for pattern in WEIGHTS for p in self.folder.glob(pattern)]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)  # another process may be at it, too
+            else:
+                path.unlink(missing_ok=True)
+
+    def _all_flags(self) -> dict[str, Any]:
+        return {**self.flags, "output_dir": str(self.folder)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How runs are started.
+
+    Attributes:
+        launcher: what stands before the script; empty is this Python.
+        keep_models: whether finished runs keep their weights.
+        home: of runs on other machines the folder in which relative paths begin; they end with
+            the process that does them. None is this machine, where a run outlives its process.
+        asker: for whom; `stop` takes it.
+    """
+
+    launcher: Sequence[str] = ()
+    keep_models: bool = False
+    home: Path | None = None
+    asker: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        status: ``done``, ``failed``, or ``elsewhere`` where another process works on it.
+        reason: of one that is not done, in a sentence, perhaps with the end of its log.
+        seconds: from the start to the end of one that was done here; None of others.
+        refusal: the error of one that was refused before it trained; empty of others.
+    """
+
+    status: str
+    reason: str = ""
+    seconds: float | None = None
+    refusal: str = ""
+
+
+def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
+    """Do a run from its beginning or its last checkpoint, unless another process is at it.
+
+    ``env`` are environment variables beside those of this process. On another machine the process
+    at it may be that of a lost worker: it is waited for.
+    """
+    if options.home is not None:
+        home = options.home
+        job = replace(job, script=home / job.script, folder=home / job.folder)
+        if not job.folder.is_dir():
+            return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
+    RUNNING.append(options.asker)
+    try:
+        while options.asker not in STOPPED:
+            with locks.held(job.folder) as lock:
+                if lock is not None:  # another process may have done it since it was planned
+                    return Outcome(DONE) if job.is_done() else _done(job, options, env or {}, lock)
+            if options.home is None:
+                holder = locks.holder(job.folder)
+                return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
+            time.sleep(0.5)
+        return Outcome(FAILED, "stopped")
+    except OSError as error:  # there is no such launcher, no room, or no right to write
+        return Outcome(FAILED, f"could not be started: {error}")
+    finally:
+        RUNNING.remove(options.asker)
+
+
+def stop(asker: str) -> int:
+    """End the runs for this asker, and begin no more; returns how many there still are."""
+    STOPPED.add(asker)
+    return RUNNING.count(asker)
+
+
+def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
+    job.write_settings()
+    command, began = job.command(options.launcher), time.monotonic()
+    record = {"command": command, "settings": job.settings, "keep_models": options.keep_models}
+    write_json(job.folder / RECORD, record)
+    with nullcontext() if options.home is None else _leash() as leash:
+        child = _started(job, command, env, options.home, lock)
+        if leash is not None:
+            leash.write(b"%d\n" % child.pid)
+        locks.write_holder(lock, child.pid)
+        code = _waited(child, options.asker)
+    if not job.is_done():
+        log = job.log_tail()
+        reason = f"failed with exit code {code}; the end of {job.folder / LOG}\n"
+        reason += textwrap.indent(log, "    ")
+        # A launcher has an exit code, and last lines, of its own.
+        errors = [line for line in log.splitlines() if line.startswith(ERROR)]
+        refused = errors[-1] if errors and not (job.folder / STEPS).exists() else ""
+        return Outcome(FAILED, reason.rstrip(), refusal=refused)
+    seconds = time.monotonic() - began
+    job.remove_weights()
+    write_json(job.folder / RECORD, record | {CLOSED: seconds})
+    return Outcome(DONE, seconds=seconds)
+
+
+def _started(
+    job: Job, command: Sequence[str], env: Mapping[str, str], home: Path | None, lock: int
+) -> subprocess.Popen[bytes]:
+    """Start the command. It holds the folder's lock too, even as an orphan."""
+    with (job.folder / LOG).open("a", encoding="utf-8") as log:
+        log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join(command)}\n")
+        log.flush()
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            env=os.environ | {"TQDM_MININTERVAL": "30"} | dict(env),
+            start_new_session=True,  # Ctrl-C reaches us alone, and its helpers end with it
+            pass_fds=(lock,),
+        )
+
+
+@contextmanager
+def _leash() -> Iterator[IO[bytes]]:
+    """Gives where a child's number is written; should this process die, the child is ended."""
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", LEASH], bufsize=0, stdin=subprocess.PIPE, start_new_session=True
+    )
+    assert shell.stdin is not None
+    with shell.stdin as line:
+        yield line
+        shell.communicate(b"ended\n")
+
+
+def _waited(child: subprocess.Popen[bytes], asker: str) -> int:
+    """Its exit code; once stopped, it ends with all that it has started, at last by force."""
+    while asker not in STOPPED:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(timeout=0.2)
+    os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(PATIENCE)
+    os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
+
+
+def check(jobs: Sequence[Job]) -> None:
+    """Raise ``Refused`` if a folder holds a run with other settings; nothing is started then."""
+    for job in jobs:
+        if found := job.faults():
+            raise refusal(
+                f"what is in {job.folder}",
+                "a run with other settings",
+                f"a run with these settings (then -> now): {'; '.join(found)}",
+                "Give those of the run, choose another output_dir, or remove that folder.",
+            )
+
+
+def execute(
+    jobs: Sequence[Job],
+    options: Options,
+    executor: Executor,
+    *,
+    say: Callable[[str], None] = lambda line: print(line, flush=True),
+    summary: Callable[[Job], str] = lambda job: DONE,
+) -> dict[str, str]:
+    """Run what is not done yet, in this order; returns the names of runs without results, and why.
+
+    A run that was killed goes on from its last checkpoint, or begins again. One that another
+    process works on is left to it (``elsewhere``). After one that fails (``failed``) the others go
+    on. An interrupt cancels those that wait; closing the executor ends those that run.
+
+    Args:
+        jobs: each with a folder of its own.
+        options: how they are started.
+        executor: where they run: what calls ``do(job, options)`` for ``submit(job, options)``.
+        say: takes a line for each run that ends, and the log's end of one that failed.
+        summary: what that line has of a finished run.
+
+    Raises ``Refused`` before anything starts if a folder holds a run with other settings, and once
+    it is clear that every run is refused.
+    """
+    check(jobs)
+    for job in () if options.keep_models else jobs:
+        job.remove_weights()  # of runs whose parent was killed before it could
+    waiting = [job for job in jobs if not job.is_done()]
+    missing: dict[str, str] = {}
+    submit: Callable[..., Future[Outcome]] = executor.submit
+    refused, one_ran = defaultdict[str, list[Job]](list), False
+    if before := len(jobs) - len(waiting):
+        say(f"{before} of {len(jobs)} runs were done before")
+    futures: dict[Future[Outcome], Job] = {submit(job, options): job for job in waiting}
+    try:
+        for ended, future in enumerate(as_completed(futures), before + 1):
+            job, outcome = futures[future], _outcome(futures[future], future)
+            text = summary(job) if outcome.status == DONE else outcome.reason
+            if outcome.status != DONE:
+                missing[job.name] = outcome.status
+            if outcome.seconds is not None:
+                text += f"; {tqdm.format_interval(outcome.seconds)}"
+            say(f"[{ended}/{len(jobs)}] {job.name}: {text}")
+            one_ran |= outcome.seconds is not None
+            if outcome.refusal and not one_ran:
+                refused[outcome.refusal].append(job)
+                if _is_met_by_all(refused[outcome.refusal], jobs):
+                    raise Refused(f"{job.name}, and every other run: {outcome.refusal}")
+    finally:
+        for future in futures:
+            future.cancel()
+    check([job for job in jobs if job.is_done()])  # other processes may have been at work
+    return {
+        job.name: missing[job.name] for job in waiting if job.name in missing and not job.is_done()
+    }
+
+
+def _is_met_by_all(refused: Sequence[Job], jobs: Sequence[Job]) -> bool:
+    """Whether what these runs are refused for is in the flags that all have.
+
+    They are of every task, and one is plain, without flags of its own; or they are of two arms.
+    """
+    own = [
+        {n: v for n, v in job.flags.items() if n not in ("task_name", "seed")} for job in refused
+    ]
+    of_all = {job.flags.get("task_name") for job in jobs}
+    if {job.flags.get("task_name") for job in refused} != of_all:
+        return False
+    return any(x.get("variant", NO_VARIANT) == NO_VARIANT or x != own[0] for x in own)
+
+
+def _outcome(job: Job, future: Future[Outcome]) -> Outcome:
+    """The future's result, if it can be seen here."""
+    try:
+        outcome = future.result()
+    except Refused:
+        raise
+    except Exception as error:
+        # Whatever an executor raises that has lost a run: KilledWorker, UncompletedJobError ...
+        lines = (str(error) or "given up by the executor, which may be gone").splitlines()
+        text = textwrap.indent("\n".join(lines[-TAIL:]), "    ").lstrip()
+        return Outcome(FAILED, f"failed: {type(error).__name__}: {text}")
+    end = time.monotonic() + ARRIVAL
+    while outcome.status == DONE and not job.is_done():
+        if time.monotonic() > end:
+            reason = f"failed: done elsewhere, and {job.folder} has no results. {BLIND}"
+            return Outcome(FAILED, reason)
+        time.sleep(0.5)
+    return outcome

@@ -111,7 +111,7 @@ def section(name: str, folder: Path) -> list[str]:
     compared = [analyze.against_baseline([_result(found, s, LAST)])[0] for s in STATISTICS]
     rows = [row for task in compared for row in _rows(found, task)]
     return [
-        f"### Inside: {found['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
+        f"## Inside: {found['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
         "",
         *report.Table(HEADINGS, rows).markdown(),
         "",
@@ -121,7 +121,7 @@ def section(name: str, folder: Path) -> list[str]:
         "the seeds; differences paired by seed, p corrected over the arms of a statistic. The "
         f"figures are of seed {seeds[0]}.",
         "",
-        *(f"![{f} by depth]({folder.name}/{name}-{f}.png)" for f in found["figures"]),
+        *(f"![{f} by depth]({name}-{f}.png)" for f in found["figures"]),
         "",
     ]
 

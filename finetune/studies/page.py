@@ -1,9 +1,8 @@
-"""docs/evidence.md, written from the JSON in docs/evidence/ and the rows of evidence.yaml alone."""
+"""The pages of the studies, from docs/evidence/*.json and the rows of evidence.yaml alone."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -70,39 +69,49 @@ def _own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
 
 
 def write(studies: Sequence[Study], docs: Path) -> Path:
-    """Write ``docs/evidence.md``: a section for each study with numbers, and the others' titles."""
+    """Write ``docs/evidence.md`` and, for each study with numbers, ``docs/evidence/<study>.md``."""
     page, folder = docs / "evidence.md", docs / "evidence"
     known = [study for study in studies if (folder / f"{study.name}.json").is_file()]
     compared = [
         (study, task)
         for study in known
-        if study.space is None
+        if study.space is None and not study.first_seed  # seeds apart only choose settings
         for task in analyze.results_of(_numbers(study.name, folder))
     ]
+    others = [study for study in known if study not in [each for each, _ in compared]]
     left = [f"- {study.title}" for study in studies if study not in known]
-    parts = [[HEAD], lines(compared), *(section(study, folder) for study in known)]
+    parts = [[HEAD], lines(compared)]
+    parts += [["## Sweeps, and choices of settings", "", *map(_link, others), ""]] if others else []
     parts += [["## Not run yet", "", *left, ""]] if left else []
+    parts += [["```{toctree}", ":hidden:", "", *(f"evidence/{s.name}" for s in known), "```", ""]]
     page.write_text("\n".join("\n".join(lines) for lines in parts), "utf-8")
+    for study in known:
+        (folder / f"{study.name}.md").write_text("\n".join(study_page(study, folder)), "utf-8")
     return page
 
 
-def section(study: Study, folder: Path) -> list[str]:
-    """The lines on one study, whose numbers ``folder`` has."""
+def study_page(study: Study, folder: Path) -> list[str]:
+    """The lines of the page of one study, whose numbers ``folder`` has."""
     numbers = _numbers(study.name, folder)
     found = analyze.results_of(numbers)
     is_sweep = bool(found[0].settings)
-    said = (*report.verdicts(found), *numbers["notes"])
+    remarks = (*report.verdicts(found), *numbers["notes"])
     return [
-        *(f"## {study.title}", ""),
+        *(f"# {study.title}", ""),
+        *("A study of [Evidence](../evidence.md), which says what the columns mean.", ""),
         *(*report.table(found).markdown(), ""),
-        *(*(f"- {words}" for words in said), ""),
-        *(*(f"![{study.title}]({folder.name}/{figure})" for figure in numbers["figures"]), ""),
+        *(*(f"- {remark}" for remark in remarks), ""),
+        *(*(f"![{study.title}]({figure})" for figure in numbers["figures"]), ""),
         *_reported(study),
         *(f"The papers: {study.paper}", ""),
         *([] if is_sweep else [report.arms_as_text(found[0].arms), ""]),
         *(_cost(numbers), ""),
         *look.section(study.name, folder),
     ]
+
+
+def _link(study: Study) -> str:
+    return f"- [{study.title}](evidence/{study.name}.md)"
 
 
 def _numbers(name: str, folder: Path) -> dict[str, Any]:
@@ -181,7 +190,7 @@ def _study(study: Study, task: TaskResult) -> Sequence[str]:
     direction = "↑" if task.greater_is_better else "↓"
     ratios = signal_to_noise(task)
     return [
-        f"[{study.title}](#{anchor(study.title)})",
+        f"[{study.title}](evidence/{study.name}.md)",
         f"{first.name}: {task.title} {direction} {first.mean:.{decimals(task)}f}",
         "{:.2g}, paired {:.2g}".format(*ratios) if ratios else NONE,
         f"{margin(task.metric):g} %",
@@ -219,8 +228,3 @@ def _of_paper(effect: Effect | None, ends: Sequence[float]) -> tuple[str, str]:
         return text, NONE
     low, high = ends
     return text, "yes" if low <= change / abs(float(before)) <= high else "no"
-
-
-def anchor(title: str) -> str:
-    """What a heading is called in a link, as Markdown's renderers have it."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -13,6 +13,7 @@ from .loading.filter_files import save_filters as save_filters
 from .loading.load import from_pretrained as from_pretrained
 from .loading.peft import load_peft as load_peft
 from .loading.peft import peft_modules as peft_modules
+from .loading.peft_method import GraphFilterConfig as GraphFilterConfig
 from .model.filters import filter_parameters as filter_parameters
 from .model.filters import graph_filters as graph_filters
 from .model.filters import is_patched as is_patched

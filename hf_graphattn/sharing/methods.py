@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +11,16 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_graphattn.errors import GraphAttentionError
-from hf_graphattn.model.configs import ENTRY
+from hf_graphattn.interface.graph_attn import FILTER
+from hf_graphattn.model.adapters import NOTE, make_note
+from hf_graphattn.model.configs import ENTRY, make_entry
+from hf_graphattn.model.filters import read_config
 
 from .checkpoints import hub_id
 from .push import push_to_hub
-from .save import loads_alone, save_pretrained
+from .save import checksum_of_base, loads_alone, save_pretrained
+
+logger = logging.getLogger("hf_graphattn")
 
 
 class ModelMethod:
@@ -55,6 +61,28 @@ def refuse_part(part: nn.Module, *args: Any, **kwargs: Any) -> None:
     )
 
 
+def note_in_adapters(model: Any, state: Any, prefix: str, metadata: Any) -> None:
+    """Write what the model is patched with into the configs of its adapters, which PEFT saves.
+
+    A hook of `model.state_dict()`, which saving an adapter calls. `load_peft` reads the notes; an
+    adapter of `GraphFilterConfig` needs none.
+    """
+    for name, config in getattr(model, "peft_config", {}).items():
+        if hasattr(config, ENTRY):
+            continue
+        modules = [*(config.modules_to_save or ())]
+        others = [module for module in modules if not module.startswith(NOTE)]
+        note = make_note(make_entry(read_config(model)) | checksum_of_base(model))
+        config.modules_to_save = [*others, note]
+        if modules == others and FILTER not in others:
+            logger.warning(
+                f"PEFT's adapter {name!r} has no filters of its own: those of the base are frozen. "
+                f"Load it with load_peft(base, folder). PeftModel.from_pretrained would drop the "
+                f"filters of a plain base silently. modules_to_save=peft_modules(model) trains "
+                f"and saves them."
+            )
+
+
 def attach(model: PreTrainedModel) -> None:
     """Have a patched model save its filters; its entry names the base, for the card."""
     config: Any = model.config
@@ -63,6 +91,7 @@ def attach(model: PreTrainedModel) -> None:
         getattr(config, ENTRY)["base_model"] = base
     save, push = ModelMethod(model, save_pretrained), ModelMethod(model, push_to_hub)
     model.__dict__.update(save_pretrained=save, push_to_hub=push)
+    model.register_state_dict_post_hook(note_in_adapters)
     for part in model.modules():
         is_whole = hasattr(getattr(part, "config", None), ENTRY) and loads_alone(part)
         if isinstance(part, PreTrainedModel) and part is not model and not is_whole:
@@ -72,6 +101,9 @@ def attach(model: PreTrainedModel) -> None:
 def detach(model: nn.Module) -> None:
     """Give a model and its parts the methods of their classes back."""
     for module in model.modules():
+        for key, hook in list(module._state_dict_hooks.items()):
+            if hook is note_in_adapters:
+                del module._state_dict_hooks[key]
         for name, method in list(vars(module).items()):
             if isinstance(method, ModelMethod):
                 del vars(module)[name]

@@ -22,9 +22,9 @@ import transformers
 from torch import Tensor, nn
 from transformers.models.auto import modeling_auto
 
-from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.adapters import is_adapted, original_filter
 from hf_graphattn.model.configs import ENTRY
-from hf_graphattn.model.filters import filter_parameters, read_config
+from hf_graphattn.model.filters import filter_parameters, graph_filters, read_config
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.variants import VariantConfig, variant_to_dict
 
@@ -85,6 +85,18 @@ def checksum(config: VariantConfig, tensors: Iterable[Tensor]) -> str:
             tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         )
     return f"sha256:{digest.hexdigest()}"
+
+
+def checksum_of_base(model: nn.Module) -> dict[str, str]:
+    """The entry of the checksum of the base's own filters, whatever adapters it has.
+
+    It is empty where processes share a tensor.
+    """
+    filters = [original_filter(graph_filter) for graph_filter in graph_filters(model).values()]
+    tensors = [parameter for each in filters for parameter in each.parameters()]
+    if any(type(tensor) is not nn.Parameter or tensor.is_meta for tensor in tensors):
+        return {}
+    return {CHECKSUM: checksum(read_config(model), tensors)}
 
 
 def _checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict[str, str]:

@@ -52,6 +52,7 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
             allowed = f"a place that no other variant has; this is {taken[colour]}'s"
             raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
         cls.variant, cls.title, cls.colour = name, attributes.get("title", name), colour
+        cls.neutral = attributes.get("neutral", ())
         _CONFIGS[name] = cls
         return cls
 

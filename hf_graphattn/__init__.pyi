@@ -27,6 +27,7 @@ from .patching.patch import unpatch_model as unpatch_model
 from .sharing.card import model_card as model_card
 from .sharing.push import push_to_hub as push_to_hub
 from .sharing.push import save_repository as save_repository
+from .trainer import TrainerMixin as TrainerMixin
 from .variants import GraphFilter as GraphFilter
 from .variants import VariantConfig as VariantConfig
 from .variants import register as register

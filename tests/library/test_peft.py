@@ -140,9 +140,7 @@ def test_an_adapter_says_what_its_base_was_patched_with(
     assert len(caplog.records) == (not names)
     loaded = ga.load_peft(base(config=None), tmp_path / "second")
     assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-    with pytest.raises(
-        ga.GraphAttentionError, match=r"base patched with|are not those of"
-    ):
+    with pytest.raises(ga.GraphAttentionError, match=r"base patched with|are not those of"):
         ga.load_peft(base(), tmp_path / "second")
     copied = base(config=None)
     copied.add_adapter(LoraConfig(r=2, target_modules=["query"], modules_to_save=names))

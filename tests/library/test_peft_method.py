@@ -189,8 +189,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     after = model(**batch)[0]
     with pytest.raises(ga.GraphAttentionError, match=r"is patched with GFSA.*a plain base"):
         model.add_adapter("other", ga.GraphFilterConfig(graph_attn=STEP))
+    model.add_adapter("second", ga.GraphFilterConfig(graph_attn=GFSA))
     with pytest.raises(ga.GraphAttentionError, match="one adapter of graph filters"):
-        model.add_adapter("second", ga.GraphFilterConfig(graph_attn=GFSA))
         model.base_model.set_adapter(["default", "second"])
     assert torch.equal(model(**batch)[0], after)
     with pytest.raises(ValueError, match="different peft types"):

@@ -87,7 +87,7 @@ def warn_if_not_plain(model: nn.Module, config: VariantConfig) -> None:
         return
     names = ", ".join(f"{name}={getattr(plain, name)}" for name in config.scalars)
     remedy = (
-        f"Start at {names}, with trainable={config.scalars}."
+        f"Start at {names}, with trainable={config.trainable or config.scalars}."
         if config.scalars
         else "No setting of it is plain attention: train the model's weights too."
     )

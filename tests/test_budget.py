@@ -19,13 +19,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LINES = {  # a folder, or the files that lie in it alone: at most, and what they are for
-    "hf_graphattn/*.py": (100, "public names, errors, what saved folders and `-m` import"),
+    "hf_graphattn/*.py": (
+        250,
+        "public names, errors, what saved folders and `-m` import; TrainerMixin",
+    ),
     "hf_graphattn/architectures": (350, "the rule that finds attention; tables of classes"),
     "hf_graphattn/backends": (600, "A x by six ways, each with the reasons why it cannot run"),
     "hf_graphattn/diagnostics": (1250, "numbers, figures, findings, a page"),
     "hf_graphattn/interface": (1000, "the attention function, masks, cache; the other ways to act"),
     "hf_graphattn/kernels": (900, "p-LaT and polynomials in blocks and in Triton, with backwards"),
-    "hf_graphattn/loading": (450, "models, filters alone, adapters: every tensor accounted for"),
+    "hf_graphattn/loading": (
+        650,
+        "models, filters alone, adapters, a method of PEFT: every tensor accounted for",
+    ),
     "hf_graphattn/model": (550, "filters, configs, report, training, several processes"),
     "hf_graphattn/patching": (600, "patch_model, filters in and out of modules, the check"),
     "hf_graphattn/sharing": (600, "saving with a checksum, the card, the repository"),

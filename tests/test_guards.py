@@ -85,7 +85,7 @@ def test_the_lowest_versions_allowed_are_those_that_test_floor_installs() -> Non
     """All that users install: not the tools of tests and pages, which are those of CI."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    for of_tools in ("dev", "docs"):
+    for of_tools in ("dev", "docs", "libraries"):
         groups.remove(project["optional-dependencies"][of_tools])
     lines = (ROOT / "requirements" / "floor.txt").read_text("utf-8").splitlines()
     pins = {Requirement(line).name: line for line in lines if not line.startswith("#")}

@@ -26,7 +26,14 @@ RUN = [name for name, text in TEXTS.items() if "```python" in text and name != "
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", [name for name, text in SECTIONS.items() if "```python" in text])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full if "ONNX" in name else ())  # a minute
+        for name, text in SECTIONS.items()
+        if "```python" in text
+    ],
+)
 def test_a_section_runs_where_its_library_is(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from finetune.experiments import work
 from finetune.experiments.command_line import CLUSTER, DASK, EXAMPLE, LIMIT, LOCAL, SLURM
 from finetune.experiments.runs import Run
 from finetune.experiments.work import FAILED, Options, Outcome
+from hf_graphattn.version import how_to_install
 
 ANSWER = 30  # seconds in which a dask cluster answers, and has a worker
 JOBS = 256  # that slurm has at once, where --processes does not say how many
@@ -215,5 +216,5 @@ def _installed(package: str, extra: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         allowed = f"{LOCAL}, or {extra} where {package} is installed"
-        remedy = f"Run: pip install 'hf_graphattn[{extra}]'"
+        remedy = f"Run: {how_to_install(extra)}"
         raise refusal("executor", extra, allowed, remedy) from error

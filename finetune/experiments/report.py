@@ -23,6 +23,7 @@ from finetune.experiments.metrics import Results
 from finetune.experiments.verdicts import verdicts
 from finetune.settings.variants import NO_VARIANT
 from hf_graphattn.diagnostics import drawing
+from hf_graphattn.version import how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +130,7 @@ def _draw(
     """Write the figures; returns what has been written, in words."""
     written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
     if importlib.util.find_spec("seaborn") is None:
-        return f"{written}; no figures: pip install 'hf_graphattn[plots]' brings seaborn."
+        return f"{written}; no figures: they need seaborn, {how_to_install('plots')}."
     from finetune.experiments import figures, sensitivity  # both need it
 
     drawn: dict[str, Figure | None] = {}

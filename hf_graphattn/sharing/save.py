@@ -27,6 +27,7 @@ from hf_graphattn.model.configs import ENTRY
 from hf_graphattn.model.filters import filter_parameters, graph_filters, read_config
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.variants import VariantConfig, variant_to_dict
+from hf_graphattn.version import how_to_install
 
 # The key of the entry "graph_attn" for a config that records attentions: transformers writes no
 # such config, unless its attention implementation is "eager".
@@ -117,7 +118,7 @@ def _checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dic
 def _module_text(names: list[str]) -> str:
     imports = "".join(f"    {name},\n" for name in names)
     return (
-        '"""Loads this checkpoint with its graph filters. Needs: pip install hf_graphattn"""\n\n'
+        f'"""Loads this checkpoint with its graph filters. Needs: {how_to_install()}"""\n\n'
         f"from hf_graphattn.remote import (\n{imports})\n"
     )
 

@@ -47,7 +47,11 @@ def test_every_variant_is_tested_with_the_backends_that_it_has() -> None:
 
 def test_every_variant_has_a_public_name() -> None:
     configs = {config.__name__: config for config in ga.variant_configs().values()}
-    assert {name for name in dir(ga) if name.endswith("Config")} == {*configs, "VariantConfig"}
+    assert {name for name in dir(ga) if name.endswith("Config")} == {
+        *configs,
+        "VariantConfig",
+        "GraphFilterConfig",
+    }
     for name, config in configs.items():
         assert getattr(ga, name) is config
     assert not hasattr(ga, "HeatConfig")

@@ -4,7 +4,7 @@
 # make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
 # make docs: the pages of docs/ and the docstrings as a site, runs/site/index.html.
 # make release: wheel and source archive in dist/, checked as an index would; nothing is published.
-# make matrix: every model type of transformers, tried: docs/architectures.md, hf_graphattn/architectures/verified.json.
+# make matrix: every model type of transformers, tried: docs/architectures.{csv,md}, hf_graphattn/architectures/verified.json.
 # make matrix-floor: verified.json for the lowest version of transformers allowed.
 # make test-floor, make test-latest: the tests with the lowest versions allowed, and with the newest.
 # All set up a virtual environment of their own first: .venv, .venv-floor, .venv-latest, .venv-release.

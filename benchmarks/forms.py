@@ -23,6 +23,9 @@ CONFIGS = {
     "gfsa": ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.2),
     "laplacian": ga.LaplacianConfig(step=0.1, trainable=("step",)),
     "plat": ga.PLaTConfig(trainable=("p",)),
+    "gain": ga.GainConfig(beta=1.1),
+    "degree1": ga.Degree1Config(w_0=0.1),
+    "degree2": ga.PolynomialConfig(coefficients=(0.1, 1.0, 0.1)),
 }
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 

@@ -1,5 +1,8 @@
 """Whole training steps (forward, backward, AdamW) of GPT-2 small and BERT-base, random weights.
 
+The models of the studies of depth are there too: how many steps does plain attention take in a
+filter's seconds?
+
 python benchmarks/step.py --cases gpt2 gpt2-dropout bert-dropout
 """
 
@@ -45,6 +48,13 @@ def gpt2(attention_dropout: float) -> PreTrainedModel:
     return GPT2LMHeadModel(GPT2Config(attn_pdrop=attention_dropout))
 
 
+def characters(layers: int) -> PreTrainedModel:
+    """The model of the studies of depth in docs/evidence.md."""
+    settings = {"n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": 66}
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2LMHeadModel(GPT2Config(n_layer=layers, **settings, **dropout))
+
+
 def bert(attention_dropout: float) -> PreTrainedModel:
     settings = {"attention_probs_dropout_prob": attention_dropout}
     return BertForSequenceClassification(BertConfig(**settings))
@@ -54,6 +64,8 @@ CASES = {
     "gpt2": Case(partial(gpt2, 0.0), 1, 1024),
     "gpt2-dropout": Case(partial(gpt2, 0.1), 1, 1024),
     "bert-dropout": Case(partial(bert, 0.1), 8, 128),
+    "characters-4": Case(partial(characters, 4), 12, 64),
+    "characters-12": Case(partial(characters, 12), 12, 64),
     "gpt2-large-batch": Case(partial(gpt2, 0.0), 8, 1024),
     "bert-large-batch": Case(partial(bert, 0.1), 32, 128),
 }

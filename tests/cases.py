@@ -5,8 +5,11 @@ The formulas are read from the papers, row by row and head by head; no line call
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,12 @@ import hf_graphattn as ga
 
 # (A (B, H, N, N), V (B, H, N, D), name -> scalars (H,)) -> output (B, H, N, D)
 Formula = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+# (a row's scores, what a mask adds to them, name -> the head's scalar) -> the row's weights
+Weights = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+
+
+def softmax(scores: Tensor, bias: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    return (scores + bias).softmax(0)
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class VariantCase:
     config: settings far from neutral, every scalar learned. neutral: at plain attention, if any
     settings are. start: the scalars that the tests give it, a function of the number of heads.
     backends: every backend that can compute it and runs everywhere. has_matrix: whether some matrix
-    times the values is the output.
+    times the values is the output. weights: how a row's scores become A.
     """
 
     config: ga.VariantConfig
@@ -33,10 +42,21 @@ class VariantCase:
     formula: Formula
     backends: tuple[str, ...]
     has_matrix: bool = True
+    weights: Weights = softmax
+
+    def output(self, *inputs: Any, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+        """The formula, of what `attention` takes."""
+        return self.formula(attention(*inputs, self.weights, scalars), value, scalars)
 
 
 def attention(
-    query: Tensor, key: Tensor, scaling: float, mask: Tensor | None, causal: bool
+    query: Tensor,
+    key: Tensor,
+    scaling: float,
+    mask: Tensor | None,
+    causal: bool,
+    weights: Weights = softmax,
+    scalars: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Tensor:
     """A, (B, H, N, N): a row that may attend nowhere is zero."""
     batch, heads, length, _ = query.shape
@@ -45,6 +65,7 @@ def attention(
         for h in range(heads):
             for x in range(length):
                 scores = (key[b, h] @ query[b, h, x]) * scaling
+                bias = torch.zeros_like(scores)
                 allowed = torch.ones(length, dtype=torch.bool)
                 if causal:
                     allowed[x + 1 :] = False
@@ -53,9 +74,10 @@ def attention(
                     if row.dtype == torch.bool:
                         allowed = allowed & row
                     else:
-                        allowed, scores = allowed & (row > float("-inf")), scores + row
+                        allowed, bias = allowed & (row > float("-inf")), row
                 if allowed.any():
-                    matrix[b, h, x, allowed] = scores[allowed].softmax(0)
+                    own = {name: each[h] for name, each in scalars.items()}
+                    matrix[b, h, x, allowed] = weights(scores[allowed], bias[allowed], own)
     return matrix
 
 
@@ -145,12 +167,48 @@ def laser(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
     return total.where(seen, torch.ones_like(total)).log()
 
 
+def sink(scores: Tensor, bias: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """gpt-oss: one more term in the denominator."""
+    exponentials = (scores + bias).exp()
+    return exponentials / (exponentials.sum() + scalars["sink"].abs())
+
+
+def temperature(scores: Tensor, bias: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    """arXiv 2501.19399: scores times s log n + b. What float64 weighs with 0 is not seen."""
+    seen = int((softmax(scores, bias, scalars) > 0).sum())
+    factor = scalars["slope"] * math.log(seen) + scalars["offset"]
+    return (factor * scores + bias).softmax(0)
+
+
+def product(matrix: Tensor, value: Tensor, scalars: dict[str, Tensor]) -> Tensor:
+    return matrix @ value
+
+
 VARIANT_CASES: dict[str, VariantCase] = {
     "attnscale": VariantCase(
         config=ga.AttnScaleConfig(omega=0.5),
         neutral=ga.AttnScaleConfig(),
         start=lambda heads: {"omega": torch.linspace(-0.6, 1.2, heads)},
         formula=attnscale,
+        backends=("eager", "sdpa"),
+    ),
+    "degree1": VariantCase(
+        config=ga.Degree1Config(w_0=0.3, w_1=0.8),
+        neutral=ga.Degree1Config(),
+        start=lambda heads: {
+            "w_0": torch.linspace(-0.5, 0.4, heads),
+            "w_1": torch.linspace(0.5, 1.5, heads),
+        },
+        formula=lambda matrix, value, own: (
+            own["w_0"].view(-1, 1, 1) * value + own["w_1"].view(-1, 1, 1) * (matrix @ value)
+        ),
+        backends=("eager", "sdpa"),
+    ),
+    "gain": VariantCase(
+        config=ga.GainConfig(beta=0.6),
+        neutral=ga.GainConfig(),
+        start=lambda heads: {"beta": torch.linspace(-0.5, 1.5, heads)},
+        formula=lambda matrix, value, own: own["beta"].view(-1, 1, 1) * (matrix @ value),
         backends=("eager", "sdpa"),
     ),
     "gfsa": VariantCase(
@@ -206,6 +264,25 @@ VARIANT_CASES: dict[str, VariantCase] = {
         formula=shaped,
         backends=("eager", "sdpa"),
     ),
+    "sink": VariantCase(
+        config=ga.SinkConfig(sink=0.5),
+        neutral=ga.SinkConfig(),
+        start=lambda heads: {"sink": torch.linspace(-0.7, 2.0, heads)},
+        formula=product,
+        backends=("eager", "sdpa"),
+        weights=sink,
+    ),
+    "temperature": VariantCase(
+        config=ga.TemperatureConfig(slope=0.3, offset=0.8),
+        neutral=ga.TemperatureConfig(),
+        start=lambda heads: {
+            "slope": torch.linspace(0.4, -0.3, heads),
+            "offset": torch.linspace(0.7, 1.4, heads),
+        },
+        formula=product,
+        backends=("eager", "sdpa"),
+        weights=temperature,
+    ),
     "xsa": VariantCase(
         config=ga.XSAConfig(exclusion=0.8, trainable=("exclusion",)),
         neutral=ga.XSAConfig(exclusion=0.0, trainable=("exclusion",)),
@@ -223,21 +300,27 @@ WITH_SCALARS = {name: case for name, case in VARIANT_CASES.items() if case.confi
 class FirstLayerCase:
     """A variant whose filters read the first layer's values, V_0.
 
-    formula: (A, V, V_0, the learned scalar (H, 1, 1)) -> output (B, H, N, D).
+    formula: (A, V, V_0, name -> learned scalars (H, 1, 1)) -> output (B, H, N, D).
     """
 
     config: ga.VariantConfig
-    formula: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    formula: Callable[[Tensor, Tensor, Tensor, dict[str, Tensor]], Tensor]
 
 
 FIRST_LAYER_CASES = {
     "neutreno": FirstLayerCase(
         ga.NeuTRENOConfig(pull=0.6, trainable=("pull",)),
-        lambda matrix, value, first, pull: matrix @ value + pull * (first - value),
+        lambda matrix, value, first, own: matrix @ value + own["pull"] * (first - value),
+    ),
+    "value_pair": FirstLayerCase(
+        ga.ValuePairConfig(),
+        lambda matrix, value, first, own: matrix @ (own["keep"] * value + own["share"] * first),
     ),
     "value_residual": FirstLayerCase(
         ga.ValueResidualConfig(trainable=("share",)),
-        lambda matrix, value, first, share: matrix @ ((1 - share) * value + share * first),
+        lambda matrix, value, first, own: (
+            matrix @ ((1 - own["share"]) * value + own["share"] * first)
+        ),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The columns of docs/architectures.md: what is tried with a tiny model of each type.
+"""The columns of docs/architectures.csv: what is tried with a tiny model of each type.
 
 A column is a function of a `Subject` that gives a `Cell`. A refusal of the library is caught and
 told, and so is any other error, so that no column hides another.
@@ -30,10 +30,10 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.model.configs import model_configs
+from hf_graphattn.patching import insert_filters, remove_filters
 from hf_graphattn.patching.check import FILTERED, NEUTRAL, Check
-from hf_graphattn.patching.insert import insert_filters, remove_filters
 
 # Of several the last holds.
 NOTHING, EXACT, REFUSED, FAILS, WRONG = "-", "exact", "refused", "fails", "not exact"
@@ -72,7 +72,7 @@ class Subject:
         """What the batches do not reach, so that nothing is known of it, in the check's words."""
         checks = [] if told(partial(gfsa, self)).state == REFUSED else self.automatic
         rows = [row for found in checks for row in found.rows if row.name == "reached"]
-        return next((row.says for row in rows if not row.passed), "")
+        return next((row.note for row in rows if not row.passed), "")
 
     @property
     def copied(self) -> PreTrainedModel:
@@ -240,7 +240,7 @@ def _cell(row: Any) -> Cell:
     if not row.passed:
         return Cell(WRONG, f"{row.name} {row.error:.0e}", row.error)
     if row.error is None:
-        return Cell(REFUSED if row.says.startswith("refused") else NOTHING, row.says)
+        return Cell(REFUSED if row.note.startswith("refused") else NOTHING, row.note)
     return Cell(EXACT, error=0.0 if row.name == "effect" else row.error)
 
 

@@ -173,41 +173,43 @@ def gradient_checkpointing(architecture: str) -> None:
 
 
 FEATURES = (
-    Feature("forward", forward, "logits and all hidden states are the published GFSA's to 1e-4"),
+    Feature(
+        "forward", forward, "logits and all hidden states equal those of the published GFSA to 1e-4"
+    ),
     Feature(
         "backward",
         backward,
-        "so are the gradients of every weight and scalar, by the fused and the kept-matrix form",
+        "so do the gradients of every weight and scalar, with fused passes and with A kept",
     ),
     Feature(
         "padding",
         padding,
-        "the same under left and right padding",
+        "the same, with left and right padding",
         lambda row: len(row.padding) > 1,
     ),
-    Feature("save and load", save_and_load, "bit-equal logits, each variant"),
+    Feature("save and load", save_and_load, "the logits are equal bit for bit, with each variant"),
     Feature(
         "cached generation",
         cached_generation,
-        "greedy and beam search, left-padded: token for token what it gives without the cache, a "
-        "layer of each variant",
+        "greedy and beam search, left-padded: the same tokens as without the cache. The model has "
+        "a layer of each variant",
         lambda row: row.generates,
     ),
     Feature(
         "compile",
         compiled,
-        f"`torch.compile(fullgraph=True, dynamic=True)`: one graph for the lengths "
-        f"{', '.join(map(str, LENGTHS))}, a layer of each variant",
+        f"`torch.compile(fullgraph=True, dynamic=True)` makes one graph for the lengths "
+        f"{', '.join(map(str, LENGTHS))}, with a layer of each variant",
     ),
     Feature(
         "PEFT",
         peft,
-        "LoRA with filters of its own: trains, saves, reloads bit-equal, disables",
+        "LoRA with filters in the adapter: trains, saves, loads bit for bit, disables",
     ),
     Feature(
         "gradient checkpointing",
         gradient_checkpointing,
-        "both kinds: the gradients are those without it, dropout included, a layer of each variant",
+        "both kinds: the same gradients as without it, also with dropout, a layer of each variant",
         lambda row: row.checkpoints,
     ),
 )
@@ -231,8 +233,8 @@ def page() -> str:
     lines = [
         "# What works where",
         "",
-        "Written by `python tests/features.py docs/compatibility.md`, which runs every cell on a "
-        "tiny random model; `make test-full` runs the same cells.",
+        "`python tests/features.py docs/compatibility.md` wrote this page. It runs every cell on a "
+        "tiny random model. So does `make test-full`.",
         f"Last run: torch {torch.__version__}, transformers {transformers.__version__}, Python "
         f"{platform.python_version()}, on the CPU.",
         "",
@@ -245,7 +247,7 @@ def page() -> str:
         lines.append("| " + " | ".join([architecture, *cells]) + " |")
     lines += [
         "",
-        "`-`: it does not apply (images have no padding, an encoder does not generate).",
+        "`-`: does not apply (images have no padding, an encoder does not generate).",
         "",
     ]
     lines += [f"- **{feature.name}**: {feature.says}." for feature in FEATURES]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.patching.check import MASKS
 
 # Relative. Many architectures round to float32 inside, in float64 too.

@@ -1,5 +1,6 @@
-"""Which model types of transformers can have a filter: docs/architectures.md, every row run, and
-the list of those that are patched without a check, hf_graphattn/architectures/verified.json.
+"""Which model types of transformers can have a filter, each one run. It writes the table
+docs/architectures.csv, the page that explains it, docs/architectures.md, and the list of the types
+that are patched without a check, hf_graphattn/architectures/verified.json.
 
     PYTHONPATH=tests python tests/matrix.py docs/architectures.md [processes [model types]]
 
@@ -11,6 +12,7 @@ are named, theirs alone are new.
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import multiprocessing
@@ -19,7 +21,6 @@ import platform
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,60 +35,79 @@ from zoo.easier import REASONS, table
 from zoo.runs import each
 from zoo.settings import SECOND
 
-from hf_graphattn.architectures.find import VERIFIED, find
+from hf_graphattn.architectures import VERIFIED, find
 
 ROWS = Path("runs/matrix.json")
 NEEDED = ("neutral", "GFSA", "gradients")  # to be in the list; none of the others may be wrong
 SECONDS = 180  # for one type
 NONE, UNBUILT, ALIAS = "out of reach", "not built", "see"
 MEANING = {
-    EXACT: "as the architecture's own attention, to 1e-5, or 1e-4 where the model cannot run in "
-    "float64; gradients to 1e-4 and 1e-3; saved and PEFT: weights bit for bit, outputs to 1e-5",
-    REFUSED: "by the library, in the words of the last column",
-    FAILS: "with another error",
-    WRONG: "what a check finds, and `patch_model` then refuses",
-    NOTHING: "does not apply, or plain transformers cannot do it either",
+    EXACT: "the results are those of the architecture's own attention",
+    REFUSED: "the library raises an error; the reason is in the table",
+    FAILS: "another error is raised",
+    WRONG: "a check finds a difference, and then `patch_model(..., check=batch)` refuses the model",
+    NOTHING: "the column does not apply, or plain transformers cannot do it either",
 }
 HEADER = """# Model types of transformers
 
-Written by `make matrix`, which builds a tiny random model of every type and tries every column on
-it, without padding and with it on either side. Last run: torch {torch}, transformers
-{transformers}, Python {python}, on the CPU.
+Can your model have a filter? A table has the answer for all {types} model types of transformers.
+This page explains the table. `make matrix` writes both. It builds a tiny random model of each type,
+and runs each column of the table on it, without padding and with padding on either side. Last run:
+torch {torch}, transformers {transformers}, Python {python}, on the CPU.
 
-- **{listed} types are verified**: `patch_model(model, config)` takes them as they are, with this
-  version of transformers. They are in `hf_graphattn/architectures/verified.json`.
-- {unlisted} others have attention in reach: `patch_model(model, config, check=batch)` compares
-  first on your own model and inputs, and refuses what is not exact.
-- {none} are out of reach: they compute attention by themselves, or have none.
-- {unbuilt} could not be built here, so nothing is known: a check on a real one decides. {alias} are
-  other names of a type.
+| verified | types | what `patch_model` does |
+|---|---|---|
+| yes | {yes} | it patches the model, with this version of transformers |
+| no | {no} | it needs `check=batch`, and refuses the model if the check finds a difference |
+| out of reach | {none} | it refuses: the model has no attention, or computes it in its own code |
+| not built | {unbuilt} | it needs `check=batch`: no tiny model could be built |
+| see | {alias} | the name is another name of a type |
 
-A name behind a type's is a second model of it, with settings that real checkpoints have and the
-defaults of its config have not; the type is verified if it is exact too.
+`check=batch` compares the filters with the model's own attention, on your model and your inputs.
 
-{counts}
+The verified types are also in `hf_graphattn/architectures/verified.json`. Some rows are named
+"type, setting": these are second models of a type, with a setting that real checkpoints use and the
+default config does not. A type is verified only if its second models are exact too.
+
+## Find a type
+
+The table is [architectures.csv](architectures.csv), which a forge shows as a table. On the site it
+is below, with a search field.
+
+<!-- table -->
+
+## The columns
+
+- neutral: filters that change nothing, compared with plain eager attention.
+- GFSA: compared with GFSA that calls the architecture's own attention once for each pass.
+- sdpa: neutral and GFSA again, with fused passes. Some architectures need their own attention. For
+  them sdpa is refused, and "auto" calls the architecture's own attention.
+- p-LaT: the kernel that runs on any device, compared with the form that keeps A.
+- gradients: of all parameters, with neutral filters and with GFSA. Each scalar must have one.
+- cache: generation with the cache, compared with generation without it.
+- saved: `save_pretrained`, then `ga.from_pretrained`.
+- PEFT: LoRA on every linear layer, with filters in the adapter, saved and loaded by `ga.load_peft`.
+- error: the largest relative error of neutral, GFSA and gradients.
+- attention: the attention classes that can have a filter (out of reach: that cannot).
+- why: the reason of each cell that is not exact, and the attention classes that stay plain.
+- smaller: the settings that the tiny model changes (see [below](#what-the-tiny-models-leave-out)).
 
 {meaning}
 
-- neutral: filters that change nothing, against plain eager attention.
-- GFSA: against GFSA whose every step is the architecture's own attention, called again.
-- sdpa: both with fused passes; refused where only the architecture's own attention can compute,
-  which "auto" then calls.
-- p-LaT: its kernel for any device against the kept matrix.
-- gradients: of all parameters, with neutral filters and with GFSA, whose scalars have one each.
-- cache: what is generated with one, against without.
-- saved: `save_pretrained` and `ga.from_pretrained`. PEFT: LoRA on every linear layer and filters of
-  the adapter's own, saved and loaded by `ga.load_peft`.
+Exact means a relative error of at most 1e-5, or 1e-4 where the model cannot run in float64. For
+gradients it is 1e-4 and 1e-3. After saving, and with PEFT, the weights are equal bit for bit, and
+the outputs to 1e-5.
 
-What a tiny config has not of its class's defaults, or a window has no edge in, is this:
+The number of rows with each result:
+
+{counts}
+
+## What the tiny models leave out
+
+A tiny model switches these settings off, or its inputs fit into one window of them:
 
 {easier}
-
-| model type | verified | {names} | error | attention | why |
-|---|---|{rules}|---|---|---|
 """
-# Of the experiment with which this began: 378 types built.
-FIRST = {"neutral": 358, "GFSA": 358, "saved": 362}
 
 
 def outcome(name: str) -> str:
@@ -180,51 +200,58 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
     """The Markdown of docs/architectures.md."""
     types = {name: row for name, row in rows.items() if name in CONFIG_MAPPING}
     kinds = Counter(row["verified"] for row in types.values())
-    text = HEADER.format(
+    return HEADER.format(
+        types=len(types),
         torch=torch.__version__,
         transformers=transformers.__version__,
         python=platform.python_version(),
-        listed=kinds["yes"],
-        unlisted=kinds["no"],
+        yes=kinds["yes"],
+        no=kinds["no"],
         none=kinds[NONE],
         unbuilt=kinds[UNBUILT],
         alias=kinds[ALIAS],
         counts=_counts(types),
-        easier=_easier(name for name, row in types.items() if row["verified"] != UNBUILT),
-        meaning="\n".join(f"- {state}: {said}." for state, said in MEANING.items()),
-        names=" | ".join(COLUMNS),
-        rules="|".join("---" for _ in COLUMNS),
+        easier=_easier(_smaller(types)),
+        meaning="\n".join(f"- {state}: {meaning}." for state, meaning in MEANING.items()),
     )
-    for name, row in rows.items():
-        states = row.get("cells", {})
-        cells = [states.get(column, "") for column in COLUMNS]
-        error = f"{row['error']:.0e}" if "error" in row else ""
-        cells = [name, row["verified"], *cells, error, ", ".join(row.get("classes", []))]
-        text += _line([*cells, row.get("why", "")])
-    return text
+
+
+def write_table(rows: dict[str, dict[str, Any]], path: Path) -> None:
+    """Write docs/architectures.csv: a row for each type."""
+    smaller = _smaller(rows)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        others = ["error", "attention", "why", "smaller"]
+        writer.writerow(["model type", "verified", *COLUMNS, *others])
+        for name, row in rows.items():
+            states = [row.get("cells", {}).get(column, "") for column in COLUMNS]
+            error = f"{row['error']:.0e}" if "error" in row else ""
+            settings = [setting for setting, types in smaller.items() if name in types]
+            lists = [", ".join(row.get("classes", [])), row.get("why", ""), ", ".join(settings)]
+            writer.writerow([name, row["verified"], *states, error, *lists])
+
+
+def _smaller(rows: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Each setting that tiny models change, with the types that have it."""
+    return table(
+        name for name, row in rows.items() if name in CONFIG_MAPPING and row["verified"] != UNBUILT
+    )
 
 
 def _counts(rows: dict[str, dict[str, Any]]) -> str:
-    """How many types have what in each column."""
+    """The number of types with each state, for each column."""
     found = [row["cells"] for row in rows.values() if "cells" in row]
-    lines = [["", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
+    lines = [["result", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
     for state in MEANING:
         lines.append([state, *(str(sum(c[name] == state for c in found)) for name in COLUMNS)])
-    lines.append(
-        [
-            "exact in the first experiment, of 378 types",
-            *(str(FIRST.get(name, "")) for name in COLUMNS),
-        ]
-    )
-    return "".join(_line(each) for each in lines).rstrip()
+    return "".join(map(_line, lines)).rstrip()
 
 
-def _easier(model_types: Iterable[str]) -> str:
-    """What tiny configs have not of their defaults: the setting, whose, and why."""
+def _easier(smaller: dict[str, list[str]]) -> str:
+    """The settings that tiny models change: the number of types, and why."""
     lines = [["setting", "types", "why"], ["---"] * 3]
-    for name, types in table(model_types).items():
-        lines.append([name, ", ".join(types), REASONS[name]])
-    return "".join(_line(each) for each in lines).rstrip()
+    lines += [[name, str(len(types)), REASONS[name]] for name, types in smaller.items()]
+    return "".join(map(_line, lines)).rstrip()
 
 
 def _line(cells: list[str]) -> str:
@@ -256,4 +283,6 @@ if __name__ == "__main__":
     found = joined(found)
     write_list(found, Path(str(VERIFIED)), transformers.__version__)
     if sys.argv[1] != "-":
-        Path(sys.argv[1]).write_text(page(found), "utf-8")
+        written = Path(sys.argv[1])
+        written.write_text(page(found), "utf-8")
+        write_table(found, written.with_suffix(".csv"))

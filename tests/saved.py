@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import torch
+from cases import FIRST_LAYER_CASES, VARIANT_CASES
 from tiny import MODELS
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
 
-CONFIGS = {
-    "attnscale": ga.AttnScaleConfig(),
+CONFIGS = {name: case.config for name, case in (VARIANT_CASES | FIRST_LAYER_CASES).items()} | {
     "gfsa": ga.GFSAConfig(order=4, w_0=-0.01, trainable=("w_0", "w_K")),
-    "plat": ga.PLaTConfig(trainable=("p",)),
     "laplacian": ga.LaplacianConfig(step=0.3),
-    "laser": ga.LASERConfig(clamp=5.0),
-    "neutreno": ga.NeuTRENOConfig(trainable=("pull",)),
-    "polynomial": ga.PolynomialConfig(coefficients=(0.1, 0.8, 0.2)),
-    "shaped": ga.ShapedConfig(gamma=0.2),
-    "value_residual": ga.ValueResidualConfig(trainable=("share",)),
-    "xsa": ga.XSAConfig(exclusion=0.5, trainable=("exclusion",)),
+    "plat": ga.PLaTConfig(trainable=("p",)),
 }
 
 

@@ -34,7 +34,7 @@ BLOCK = re.compile(
 DECIMAL = re.compile(r"-?\d+\.\d+")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 COMPARISONS = {"finetune/compare.py": compare, "finetune/sweep.py": sweep}
-COMMANDS = ("bash", "")  # the languages of blocks that hold commands; console: a refused one
+COMMANDS = ("bash", "")  # the languages of blocks that hold commands
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,6 @@ def commands(text: str) -> Iterator[list[str]]:
                 last[words[1]] = words
             if words:
                 yield words
-
-
-def refused(text: str) -> Iterator[tuple[list[str], str]]:
-    """The words of each command that a page shows as one that is refused, and what is said."""
-    for block in blocks(text):
-        if block.language == "console":
-            line, _, told = block.code.partition("\n")
-            yield shlex.split(line.removeprefix("$ ")), told
 
 
 def read(words: list[str]) -> None:

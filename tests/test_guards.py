@@ -16,7 +16,7 @@ from packaging.version import Version
 from tiny import ROWS
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import ARCHITECTURES
+from hf_graphattn.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {

@@ -88,10 +88,23 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch._C,
         "Whether a transform of torch.func runs. Look for what torch.autograd.Function.apply asks.",
     ),
+    "_scaled_dot_product_flash_attention_for_cpu": (
+        lambda: torch.ops.aten,
+        "The fused attention of the CPU, with the log-sum-exp of the scores. Look for what "
+        "scaled_dot_product_attention calls there.",
+    ),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": (
+        lambda: torch.ops.aten,
+        "Its backward, from output and log-sum-exp. Look into torch's derivatives.yaml.",
+    ),
     "_qkv_same_embed_dim": (
         lambda: torch.nn.MultiheadAttention(2, 1),
         "What keeps torch's encoder layers from computing attention by themselves where it is "
         "false. Look into the reasons against the fast path in nn.TransformerEncoderLayer.forward.",
+    ),
+    "_in_projection_packed": (
+        lambda: torch.nn.functional,
+        "Queries, keys and values by one weight. Look into torch's multi_head_attention_forward.",
     ),
     "_reset_parameters": (
         lambda: torch.nn.MultiheadAttention(2, 1),

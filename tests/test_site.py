@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_it_reads_without_a_network(site: Path) -> None:
         assert [address for address in loaded if re.match(r"\w+:|//", address)] == []
     styles = [path.read_text("utf-8") for path in site.rglob("*.css")]
     assert not any(re.search(r"@import|url\(\s*[\"']?(https?:)?//", style) for style in styles)
+
+
+def test_the_table_of_model_types_is_on_its_page_with_a_search_field(site: Path) -> None:
+    page = (site / "architectures.html").read_text("utf-8")
+    with (DOCS / "architectures.csv").open(encoding="utf-8") as file:
+        names = [row["model type"] for row in csv.DictReader(file)]
+    assert re.findall(r"<tbody><tr><td>([^<]+)</td>", page) == names
+    assert page.count('<input type="search" name="type">') == 1
+    assert (site / "_static" / "search.js").is_file()
 
 
 def test_it_has_every_public_name_with_its_docstring(site: Path) -> None:

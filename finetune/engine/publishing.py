@@ -20,8 +20,8 @@ from finetune.errors import Refused, refusal
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Settings
 from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.save import checked_id, hub_id
 from hf_graphattn.sharing.card import EXAMPLE_FILES, license_of, plain_card, save_example
-from hf_graphattn.sharing.checkpoints import checked_id, hub_id
 from tasks import Task
 
 # The hub's words for what a model does; labels are of a text or of an image.

@@ -203,7 +203,8 @@ def against_degree_1(found: Iterable[TaskResult]) -> list[TaskResult]:
 
 
 def _is_degree_1(arm: ArmResult) -> bool:
-    return arm.variant == "polynomial" and len(arm.flags.get("coefficients", ())) == 2
+    is_short = arm.variant == "polynomial" and len(arm.flags.get("coefficients", ())) == 2
+    return is_short or arm.variant == "degree1"
 
 
 def _passes(arm: ArmResult) -> int:

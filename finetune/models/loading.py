@@ -24,8 +24,8 @@ import hf_graphattn as ga
 from finetune.errors import near, refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Settings
+from hf_graphattn.loading.checkpoints import SAVE_ONE, is_made_up
 from hf_graphattn.model.parallel import whole
-from hf_graphattn.sharing.checkpoints import SAVE_ONE, is_made_up
 from tasks import Task
 from tasks.refusals import reason
 

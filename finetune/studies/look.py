@@ -14,9 +14,9 @@ from finetune.engine.results import write_json
 from finetune.studies.look_page import STATISTICS
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.drawing import DPI
-from hf_graphattn.shell.inputs import (
+from hf_graphattn.loading.load import load_any
+from hf_graphattn.shell.diagnose import (
     batches,
-    load_model,
     load_processor,
     load_tokenizer,
     readable,
@@ -50,7 +50,7 @@ def look(
     begun = _fresh(plain) if start is None else AutoModel.from_pretrained(start)
     before = _diagnosis(begun, plain, rows)
     found = {
-        seed: {arm: _diagnosis(load_model(str(path)), path, rows) for arm, path in of_seed.items()}
+        seed: {arm: _diagnosis(load_any(str(path)), path, rows) for arm, path in of_seed.items()}
         for seed, of_seed in tqdm(runs.items(), desc=f"Looking inside {name}", unit="seed")
     }
     drawn = figures({"before": before} | found[next(iter(runs))])

@@ -22,10 +22,12 @@ from hf_graphattn.errors import refusal
 class OwnAttention:
     """One class.
 
-    attention: its name, with as much of its module's name as makes it unique.
-    dropout: its attribute that is the dropout module. num_heads: that of the number of its query
-    heads, if it is no usual one. settings: attributes, and the values that they have while it is
-    patched. without: attributes by which it does more to A; a module that has one is not reached.
+    Attributes:
+        attention: its name, with as much of its module's name as makes it unique.
+        dropout: the attribute that holds the dropout module.
+        num_heads: the attribute that holds the number of query heads, if it is no usual one.
+        settings: attributes, and the values that they have while the module is patched.
+        without: attributes by which it does more to A; a module that has one is not reached.
     """
 
     attention: str
@@ -106,44 +108,16 @@ ROWS = (
 )
 PACKAGES = ("timm", "transformers")  # where the classes of the rows are
 
-# Why other classes are out of reach, where the cause is known.
-_FUNCTION = "it drops A out by a function, so that no module of its own can be given H"
-_SPARSE = "it forms no N x N matrix A"
-_BOTH = "the same class serves cross-attention, and its name does not tell which"
-WHY_UNREACHED = {
-    "BigBirdBlockSparseAttention": f"{_SPARSE}; with attention_type='original_full' it has one",
-    "BigBirdPegasusBlockSparseAttention": _SPARSE,
-    "CvtSelfAttention": "its keys are fewer than its queries, so that A has no square",
-    "Data2VecVisionSdpaSelfAttention": "it never forms A; with attn_implementation='eager' it does",
-    "FalconAttention": "its two branches share no dropout of A",
-    "FlaubertAttention": _FUNCTION,
-    "FunnelRelMultiheadAttention": "its queries are pooled, so that A has no square",
-    "InformerProbSparseAttention": _SPARSE,
-    "LEDEncoderSelfAttention": _SPARSE,
-    "LSHSelfAttention": _SPARSE,
-    "LiltSelfAttention": "one dropout module serves two matrices A",
-    "LocalSelfAttention": _SPARSE,
-    "LongformerSelfAttention": _SPARSE,
-    "LxmertAttention": _BOTH,
-    "MptAttention": _FUNCTION,
-    "MraSelfAttention": _SPARSE,
-    "MultiHeadAttention": _FUNCTION,
-    "MvpAttention": _FUNCTION,
-    "NystromformerSelfAttention": "it approximates A by landmarks",
-    "PerceiverSelfAttention": _BOTH,
-    "SpeechT5Attention": _FUNCTION,
-    "SuperGlueSelfAttention": _BOTH,
-    "TrOCRAttention": _FUNCTION,
-    "WavLMAttention": "it calls torch's multi_head_attention_forward, which keeps A to itself",
-    "XGLMAttention": _FUNCTION,
-    "XLNetRelativeAttention": "one dropout module serves A and the output",
-    "YosoSelfAttention": _SPARSE,
+# What the user can do about classes that are out of reach.
+REMEDIES = {
+    "BigBirdBlockSparseAttention": "; with attention_type='original_full' it does not",
+    "Data2VecVisionSdpaSelfAttention": "; with attn_implementation='eager' it does not",
 }
 
 
 def why_unreached(attention: str) -> str:
     """Why no filter reaches this class."""
-    return WHY_UNREACHED.get(attention, "it computes attention by itself")
+    return f"it computes attention by itself{REMEDIES.get(attention, '')}"
 
 
 _registered: dict[type, OwnAttention] = {}
@@ -163,7 +137,7 @@ def register_architecture(
     matrices for each pass of attention after the first.
 
     Args:
-        attention: the class of its self-attention modules. A subclass with a forward of its own is
+        attention: the class of its self-attention modules. A subclass that defines a forward is
             another class.
         dropout: the attribute that is the dropout module through which it puts A, (B, H, N, N),
             and nothing else, before it multiplies the values by it.
@@ -172,12 +146,11 @@ def register_architecture(
             have them while the model is patched.
 
     Raises:
-        GraphAttentionError: it is no class of modules, or has no forward of its own.
+        GraphAttentionError: it is no class of modules, or defines no forward.
     """
-    if not isinstance(attention, type) or not issubclass(attention, nn.Module):
-        raise refusal("attention", attention, "a class of modules, a subclass of torch.nn.Module")
-    if "forward" not in vars(attention):
-        raise refusal("attention", attention.__name__, "a class with a forward of its own")
+    is_class = isinstance(attention, type) and issubclass(attention, nn.Module)
+    if not is_class or "forward" not in vars(attention):
+        raise refusal("attention", attention, "a subclass of torch.nn.Module that defines forward")
     _registered[attention] = OwnAttention(
         attention.__qualname__, dropout, num_heads, dict(settings or {})
     )
@@ -198,7 +171,7 @@ def is_registered(module: nn.Module) -> bool:
 
 @cache
 def forward_owner(cls: Any) -> type:
-    """The class whose forward it has: what is known of a class holds for that of its forward."""
+    """The class that defines the forward: what is known of it holds for its subclasses."""
     return next(base for base in cls.__mro__ if "forward" in vars(base))
 
 

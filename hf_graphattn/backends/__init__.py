@@ -5,7 +5,8 @@
 work to a variant's kernel. A backend that the user names is never replaced by another: what it
 cannot compute is refused. "auto" chooses by the rule in `choose`.
 
-Axes: B sequences, H heads, N tokens (Nq queries, Nk keys), D channels of a head.
+Axes, in all of the library: B sequences, H heads, N tokens (Nq queries, Nk keys), D channels of a
+head, C channels of a token.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from hf_graphattn.errors import refusal
 from .base import (
     Attention,
     AttentionInputs,
+    DelegateAttention,
+    EagerAttention,
     FirstValues,
     attention_matrix,
+    log_sum_exp,
     one_per_query_head,
     product,
 )
-from .eager import DelegateAttention, EagerAttention
 from .flash import FlashAttention
-from .flex import FlexAttention
+from .fused import FlexAttention, SdpaAttention
 from .kernels import BlockwiseAttention, SharedAttention, TritonAttention
-from .sdpa import SdpaAttention
 
 _BACKENDS: dict[str, type[Attention]] = {
     backend.name: backend
@@ -45,7 +47,7 @@ _BACKENDS: dict[str, type[Attention]] = {
 DELEGATE, EAGER, SDPA = DelegateAttention.name, EagerAttention.name, SdpaAttention.name
 
 
-def check(backend: object, supported: Iterable[str]) -> str:
+def check(backend: str, supported: Iterable[str]) -> str:
     """Check the name of a backend at patch time.
 
     Args:
@@ -60,7 +62,7 @@ def check(backend: object, supported: Iterable[str]) -> str:
             a device that it needs is missing.
     """
     allowed = ["auto", *sorted(supported)]
-    if not isinstance(backend, str) or backend not in allowed:
+    if backend not in allowed:
         raise refusal("backend", backend, ", ".join(allowed))
     if backend != "auto":
         _BACKENDS[backend].check_available()
@@ -76,8 +78,7 @@ def choose(
 ) -> str:
     """Choose the backend for one call of an attention layer.
 
-    "auto" takes the first that the filter supports and that takes the device, the dropout and the
-    call.
+    "auto" takes the first that the filter supports, that runs on the device, and takes the call.
 
     Args:
         requested: "auto" or the name of a backend.
@@ -90,21 +91,21 @@ def choose(
         The backend's name.
 
     Raises:
-        GraphAttentionError: the call has arguments that only the architecture's own attention
-            understands, and the backend cannot be `delegate`.
+        GraphAttentionError: the call has arguments that only the architecture's eager attention
+            reads, and the backend cannot be `delegate`.
     """
     if inputs.unknown:
         if requested not in ("auto", DELEGATE) or DELEGATE not in supported:
             raise refusal(
                 "backend",
                 requested,
-                f"{DELEGATE}, for filters that have it, since the attention is given "
-                f"{', '.join(inputs.unknown)}, which only the architecture's own knows",
+                f"{DELEGATE}, for filters that have it, since the attention gets "
+                f"{', '.join(inputs.unknown)}, which only the architecture's eager one reads",
             )
         return DELEGATE
     if requested != "auto":
         return requested
-    for name in _automatic(supported, inputs.query.device.type, inputs.dropout > 0.0, passes):
+    for name in _candidates(supported, inputs.query.device.type, passes):
         # First `fits`: it declines graphs for all lengths, where `takes` may read no length.
         if fits(name, inputs) and _BACKENDS[name].takes(inputs, passes):
             return name
@@ -117,27 +118,18 @@ def explain(
     """Explain what `choose` does on a type of device, for `ga.report`.
 
     Returns:
-        The backend, and why it is used.
+        The backend, and why it is used; "auto" names those that take the other calls.
     """
     if requested != "auto":
-        return requested, "asked for"
-    allowed = _automatic(supported, device, False, passes)
-    chosen, dropped = allowed[0], _automatic(supported, device, True, passes)[0]
-    if chosen == SharedAttention.name:
-        other, why = explain("auto", tuple(allowed[1:]), device, passes)
-        return chosen, why.replace("auto", f"auto, in float32; else {other}", 1)
-    others = ["for short sequences"] if _BACKENDS[chosen].leaves_short(device, passes) else []
-    others += ["under attention dropout"] if dropped != chosen else []
-    if others:
-        return chosen, f"auto; eager {' and '.join(others)}"
-    if chosen == "triton":
-        return chosen, f"auto; {allowed[1]} where the kernels do not fit"
-    return chosen, "auto: memory linear in the length"
+        return requested, "as requested"
+    names = _candidates(supported, device, passes)
+    return names[0], f"auto; else {', '.join(names[1:])}" if names[1:] else "auto"
 
 
-def _automatic(supported: tuple[str, ...], device: str, dropout: bool, passes: int) -> list[str]:
-    allowed = [name for name in supported if _BACKENDS[name].automatic(device, dropout, passes)]
-    return allowed or [supported[0]]
+def _candidates(supported: tuple[str, ...], device: str, passes: int) -> list[str]:
+    """The backends that "auto" may take on this type of device, in order of preference."""
+    names = [name for name in supported if _BACKENDS[name].automatic(device, passes)]
+    return names or [supported[0]]
 
 
 def has_matrix(name: str) -> bool:
@@ -163,6 +155,7 @@ __all__ = [
     "choose",
     "explain",
     "has_matrix",
+    "log_sum_exp",
     "make",
     "one_per_query_head",
     "product",

@@ -1,4 +1,8 @@
-"""The inputs of one call of an attention layer, the matrix A, and what every backend has."""
+"""One call of an attention layer: its inputs, the matrix A, and the backends that keep A.
+
+`eager` keeps A and applies it at every call: the reference, on any device and in any dtype.
+`delegate` calls the architecture's eager attention.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,8 @@ class AttentionInputs:
         causal: whether a query attends to no later key; only without a mask.
         scaling: of the scores.
         dropout: the share of A that is dropped.
-        delegate: x -> A x, by the architecture's own attention.
-        unknown: the names of arguments that only the architecture's own attention understands.
+        delegate: x -> A x, by the architecture's eager attention.
+        unknown: the names of arguments that only the architecture's eager attention reads.
         first: the first layer's values, for the filters that read them.
     """
 
@@ -101,7 +105,7 @@ class AttentionInputs:
         )
 
     def delegate_matrix(self) -> Tensor:
-        """A by the architecture's own attention: its output on the identity, (B, H, Nq, Nk)."""
+        """A by the architecture's eager attention: its output on the identity, (B, H, Nq, Nk)."""
         assert self.delegate is not None
         identity = torch.eye(self.key.shape[-2], dtype=self.key.dtype, device=self.key.device)
         return self.delegate(identity.expand(*self.query.shape[:2], *identity.shape))
@@ -127,7 +131,7 @@ def attention_matrix(
     """`A = dropout(softmax(Q K^T * scaling + mask))`.
 
     A query row that may attend nowhere is all zero, as in torch's fused kernels. Where only the
-    architecture's own attention knows how A is computed, that one does.
+    architecture's eager attention knows how A is computed, that one does.
 
     Args:
         inputs: the call's arguments.
@@ -139,18 +143,33 @@ def attention_matrix(
     """
     if inputs.unknown:
         return inputs.delegate_matrix()[:, :, rows]
-    query = inputs.query[:, :, rows]
-    query, keys = query * inputs.scaling, inputs.key.mT
+    scores, allowed = _scores(inputs, rows, out)
+    matrix = torch.softmax(scores, -1, out=out)
+    if allowed is not None:
+        matrix = torch.mul(matrix, allowed.any(-1, keepdim=True), out=out)
+    matrix = matrix.to(inputs.query.dtype)
+    return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
+
+
+def log_sum_exp(inputs: AttentionInputs) -> Tensor:
+    """`log sum_y exp(s_xy)` of the scores s, (B, H, Nq, 1), in float32 or float64.
+
+    A is `exp(s - log_sum_exp)` before dropout. A row that may attend nowhere has a low number.
+    """
+    return torch.logsumexp(_scores(inputs, slice(None), None)[0], -1, keepdim=True)
+
+
+def _scores(
+    inputs: AttentionInputs, rows: slice, out: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The masked scores of these rows in float32 or float64, and where the rows may attend."""
+    query, keys = inputs.query[:, :, rows] * inputs.scaling, inputs.key.mT
     scores = product(query, keys) if out is None else torch.matmul(query, keys, out=out)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
     if bias is not None:  # in place: the cost here is the passes over N x N matrices
         scores[..., _seen(inputs, rows) :].add_(bias)
-    matrix = torch.softmax(scores, -1, out=out)
-    if allowed is not None:
-        matrix = torch.mul(matrix, allowed.any(-1, keepdim=True), out=out)
-    matrix = matrix.to(query.dtype)
-    return functional.dropout(matrix, inputs.dropout) if inputs.dropout > 0.0 else matrix
+    return scores, allowed
 
 
 def _seen(inputs: AttentionInputs, rows: slice) -> int:
@@ -196,18 +215,13 @@ class Attention:
 
     @classmethod
     def check_available(cls) -> None:
-        """Raise `GraphAttentionError` where this backend can never run: asked at patch time."""
+        """Raise `GraphAttentionError` where this backend can never run: read at patch time."""
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
-        """Whether "auto" may take it on this type of device, with or without attention dropout,
-        for a filter that attends so many times."""
+    def automatic(cls, device: str, passes: int) -> bool:
+        """Whether "auto" may take it on this type of device, for a filter that attends so many
+        times."""
         return True
-
-    @classmethod
-    def leaves_short(cls, device: str, passes: int) -> bool:
-        """Whether "auto" leaves short sequences to another backend on this type of device."""
-        return False
 
     @classmethod
     def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
@@ -234,3 +248,48 @@ class Attention:
     def __call__(self, x: Tensor) -> Tensor:
         """`A x`, (B, H, Nq, D) from (B, H, Nk, D)."""
         raise NotImplementedError(f"backend {self.name!r} computes no A x: variants' kernels do")
+
+
+class EagerAttention(Attention):
+    """Keeps A: dropout is drawn once, and every call applies the same matrix."""
+
+    name = "eager"
+    groups = True
+
+    _matrix: Tensor | None = None
+
+    @property
+    def matrix(self) -> Tensor:
+        if self._matrix is None:  # no cached_property, whose lock torch.compile cannot trace
+            self._matrix = self._compute_matrix()
+        return self._matrix
+
+    def _compute_matrix(self) -> Tensor:
+        return attention_matrix(self.inputs)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return product(self.matrix, x)
+
+
+class DelegateAttention(EagerAttention):
+    """Calls the architecture's eager attention with each x in place of the values.
+
+    That computes whatever it knows: soft-capped scores, sinks, masks of another kind. Under dropout
+    it is called once, for A itself.
+    """
+
+    name = "delegate"
+    groups = False
+
+    @classmethod
+    def automatic(cls, device: str, passes: int) -> bool:
+        return False  # `choose` takes it where no other can compute the call
+
+    def _compute_matrix(self) -> Tensor:
+        return self.inputs.delegate_matrix()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.inputs.dropout > 0.0:
+            return self.matrix @ x
+        assert self.inputs.delegate is not None
+        return self.inputs.delegate(x)

@@ -6,7 +6,7 @@ it: padding, left or right, causal or not, with a cache or without. Masked keys 
 the packed sequences. The output has every row, also those of padding; a row that may attend nowhere
 is zero.
 
-Every pass draws its own dropout mask. Reading a mask waits for the device, once for all layers that
+Every pass draws another dropout mask. Reading a mask waits for the device, once for all layers that
 share the mask. Under a mask torch.compile breaks its graph here.
 """
 
@@ -34,7 +34,7 @@ class FlashAttention(Attention):
     name = "flash_attention_2"
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
+    def automatic(cls, device: str, passes: int) -> bool:
         return False  # it is used only on request
 
     @classmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 from hf_graphattn.errors import GraphAttentionError
 
 from .base import Attention, AttentionInputs
-from .sdpa import SdpaAttention
+from .fused import SdpaAttention
 
 SHORTEST = 129  # of fewer rows `shared` has one block, and a kept A is faster
 MOST_ELEMENTS = 2**24  # 64 MB of float32: without causality a block has all rows, a head a thread
@@ -33,15 +33,15 @@ class SharedAttention(SdpaAttention):
 
     What the kernel does not compute (attention dropout, a cache that holds earlier tokens, a graph
     that torch.compile or torch.jit.trace makes, torch.func, no tokens) is done by fused passes, as
-    in `sdpa`. It has no forward-mode derivatives and no batched gradients.
+    in `sdpa`. It has first derivatives alone, no forward-mode ones and no batched gradients.
     """
 
     name = "shared"
     groups = False  # its kernel reads a key of each head
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
-        return device == "cpu" and not dropout and passes > 1
+    def automatic(cls, device: str, passes: int) -> bool:
+        return device == "cpu" and passes > 1
 
     @classmethod
     def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
@@ -50,7 +50,7 @@ class SharedAttention(SdpaAttention):
         precise = query.dtype in (torch.float32, torch.float64) and not half
         square = length == inputs.key.shape[-2]  # not the new tokens of a cache that holds others
         fits = inputs.causal or length**2 * torch.get_num_threads() <= MOST_ELEMENTS
-        return precise and square and length >= SHORTEST and fits
+        return inputs.dropout == 0.0 and precise and square and length >= SHORTEST and fits
 
 
 class TritonAttention(Attention):
@@ -71,7 +71,7 @@ class TritonAttention(Attention):
             )
 
     @classmethod
-    def automatic(cls, device: str, dropout: bool, passes: int) -> bool:
+    def automatic(cls, device: str, passes: int) -> bool:
         return device == "cuda" and _obstacle() is None
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -9,25 +9,27 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import inspect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from hf_graphattn.architectures.find import find
-from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.architectures import find
+from hf_graphattn.errors import refusal
 from hf_graphattn.interface.graph_attn import FILTER, HARMLESS
 from hf_graphattn.model.adapters import active_filter, base_model
 from hf_graphattn.model.configs import model_configs
 from hf_graphattn.model.filters import is_patched, refuse_no_model
 from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.patching.patch import patch_model, unpatch_model
-from hf_graphattn.variants.base import finite_number, is_integer, refuse_tokens
-from hf_graphattn.variants.gfsa import MOST, GFSAConfig
+from hf_graphattn.variants.base import refuse_tokens
+from hf_graphattn.variants.gfsa import GFSAConfig
 from hf_graphattn.version import __version__
 
 from .diagnosis import Diagnosis
@@ -71,8 +73,7 @@ def diagnose(
         max_sequences: how many sequences are read; the others are skipped.
         max_tokens: a longer sequence is refused, because of its cost.
         powers: the p of the p-Dirichlet energies.
-        orders: the K for which GFSA's approximation of A^K is compared with A^K, as far as GFSA
-            has them.
+        orders: the K for which GFSA's approximation of A^K is compared with A^K.
 
     Returns:
         A `Diagnosis`: `.to_pandas()`, `.to_json()`, `.figures()`, `.save_html(path)`. In its means
@@ -83,21 +84,18 @@ def diagnose(
             or no sequence has two tokens.
     """
     refuse_no_model(model)
-    apart = [each for each in find(model).self_attention if not each.through_interface]
-    if apart:
-        raise refusal(
-            "model",
-            f"{type(model).__name__} with {type(apart[0].module).__name__}",
-            "a model whose attention goes through transformers' AttentionInterface",
-        )
-    settings = _settings(max_sequences, max_tokens, powers, orders)
+    for attention in find(model).self_attention:
+        if not attention.through_interface:
+            allowed = "a model whose attention goes through transformers' AttentionInterface"
+            raise refusal("model", f"with {type(attention.module).__name__}", allowed)
     if is_spread(model):
-        raise refusal(
-            "model",
-            f"{type(model).__name__} spread over processes",
-            "a model that this process has whole",
-            "Load it again, in one process.",
-        )
+        raise refusal("model", "spread over processes", "a model that this process has whole")
+    counts = {"max_sequences": max_sequences, "powers": min(powers), "orders": min(orders)}
+    for name, value in counts.items():
+        if not value > 0:
+            raise refusal(name, value, "one or more numbers above 0")
+    exponents, numbers = tuple(map(float, powers)), tuple(map(index, orders))
+    settings = Settings(max_sequences, max_tokens, exponents, numbers)
     batches = [data] if isinstance(data, Mapping) else data
     with _prepared(model, base_model(model)), ExitStack() as stack:
         reader = _Reader(model, settings, stack)
@@ -107,12 +105,8 @@ def diagnose(
                 break
     tallies = {part: tally for part, tally in reader.tallies.items() if tally.states}
     if not tallies:
-        raise refusal(
-            "data",
-            "without a sequence of two tokens",
-            "one or more such sequences",
-            "Give longer texts, and see that attention_mask is 1 at their tokens.",
-        )
+        remedy = "Give longer texts, and see that attention_mask is 1 at their tokens."
+        raise refusal("data", "without a sequence of two tokens", "one or more", remedy)
     parts = tuple(summarize(name, tally) for name, tally in tallies.items())
     versions = {"hf_graphattn": __version__} | {
         name: importlib.metadata.version(name) for name in ("torch", "transformers")
@@ -120,38 +114,13 @@ def diagnose(
     return Diagnosis(type(model).__name__, parts, settings.powers, settings.orders, versions)
 
 
-def _settings(
-    max_sequences: int, max_tokens: int, powers: Sequence[float], orders: Sequence[int]
-) -> Settings:
-    settings = Settings(
-        max_sequences=_whole("max_sequences", max_sequences),
-        max_tokens=_whole("max_tokens", max_tokens),
-        powers=tuple(finite_number("powers", p) for p in powers),
-        orders=tuple(_whole("orders", order) for order in orders),
-    )
-    if min(settings.powers) <= 0:
-        raise refusal("powers", settings.powers, "one or more numbers above 0")
-    if max(settings.orders) > MOST:
-        raise refusal("orders", settings.orders, f"at most {MOST}, the greatest order of GFSA")
-    return settings
-
-
-def _whole(name: str, value: Any) -> int:
-    if not is_integer(value) or value < 1:
-        raise refusal(name, value, "integers of at least 1")
-    return int(value)
-
-
 def _refuse_unknown(model: nn.Module, names: Iterable[str]) -> None:
     """Raise `GraphAttentionError` for a name that no argument has: most models drop it silently."""
     parameters = inspect.signature(model.forward).parameters
     unknown = [name for name in names if name not in parameters and name not in HARMLESS]
     if unknown:
-        known = [
-            name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
-        ]
         what = f"a name in the batch of {type(model).__name__}"
-        raise refusal(what, unknown[0], ", ".join(known))
+        raise refusal(what, unknown[0], ", ".join(parameters))
 
 
 @contextmanager
@@ -195,7 +164,7 @@ class _Reader:
         self.tallies: dict[str, Tally] = defaultdict(Tally)
         self.sequences = 0
         self._kept: dict[str, list[Tensor]] = {}  # of this batch: part -> each row's real tokens
-        self._calls: dict[str, int] = {}  # of this batch: part -> how many layers have run
+        self._calls = Counter[str]()  # of this batch: part -> how many layers have run
         self._shapes: dict[str, tuple[int, int]] = {}  # of this batch: part -> (B, N)
         self._batch: Mapping[str, Tensor] = {}
         modules = find(model).self_attention
@@ -203,8 +172,8 @@ class _Reader:
         self._two_stacks = {"encoder", "decoder"} <= paths
         for attention in modules:
             graph_filter: Any = getattr(attention.module, FILTER)
-            site = self._site(attention.name, graph_filter)
-            handle = graph_filter.register_forward_pre_hook(self._hook(site))
+            hook = partial(self._measure, self._site(attention.name, graph_filter))
+            handle = graph_filter.register_forward_pre_hook(hook)
             stack.callback(handle.remove)
         self._bar = tqdm(desc="diagnose", unit=" layers", disable=None)
         stack.callback(self._bar.close)
@@ -214,23 +183,17 @@ class _Reader:
         device = next(self.model.parameters()).device
         self._batch = {name: value.to(device) for name, value in batch.items() if value is not None}
         _refuse_unknown(base_model(self.model), self._batch)
-        self._kept, self._calls, self._shapes = {}, {}, {}
+        self._kept, self._calls, self._shapes = {}, Counter(), {}
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             out = self.model(**self._batch, **FLAGS)
         rows = 0
         for part, kept in self._kept.items():
             rows = max(rows, len(kept))
             name = "hidden_states" if part == "model" else f"{part}_hidden_states"
-            hidden = getattr(out, name, None)
-            if not hidden:
-                raise GraphAttentionError(
-                    f"{type(self.model).__name__} returned no {name}, despite "
-                    f"output_hidden_states=True. Diagnose the model without its head."
-                )
             tally = self.tallies[part]
             for row, keep in enumerate(kept):
                 if len(keep) > 1:
-                    tally.states.append(measure_states(hidden, row, keep))
+                    tally.states.append(measure_states(out[name], row, keep))
                     tally.tokens += len(keep)
         self.sequences += rows
 
@@ -246,20 +209,18 @@ class _Reader:
             filter=copy.deepcopy(active).cpu(),
         )
 
-    def _hook(self, site: Site) -> Callable[..., None]:
-        def read(module: nn.Module, args: tuple[Any, ...]) -> None:
-            attend, value = args
-            layer = self._calls.get(site.part, 0)  # counted, since ALBERT's layers share a module
-            self._calls[site.part] = layer + 1
-            tally = self.tallies[site.part]
-            tally.sites[layer] = site
-            for row, keep in enumerate(self._rows(site.part, value)):
-                if len(keep) > 1:
-                    numbers = measure_heads(site.filter, attend, value, (row, keep), self.settings)
-                    tally.layers[layer].append(numbers)
-            self._bar.update()
-
-        return read
+    def _measure(self, site: Site, _: nn.Module, args: tuple[Any, ...]) -> None:
+        """The hook of a filter."""
+        attend, value = args
+        layer = self._calls[site.part]  # counted, since ALBERT's layers share a module
+        self._calls[site.part] += 1
+        tally = self.tallies[site.part]
+        tally.sites[layer] = site
+        for row, keep in enumerate(self._rows(site.part, value)):
+            if len(keep) > 1:
+                numbers = measure_heads(site.filter, attend, value, (row, keep), self.settings)
+                tally.layers[layer].append(numbers)
+        self._bar.update()
 
     def _rows(self, part: str, value: Tensor) -> list[Tensor]:
         """The real tokens of each sequence of this batch that is to be read."""
@@ -274,13 +235,9 @@ class _Reader:
             kept = [row.nonzero()[:, 0] for row in mask[:count].cpu()]
             longest = max(map(len, kept), default=0)
             if longest > self.settings.max_tokens:
-                raise refusal(
-                    "a sequence's length",
-                    longest,
-                    f"at most max_tokens={self.settings.max_tokens} tokens",
-                    "Truncate it (max_length= of a tokenizer), or raise max_tokens: the cost of "
-                    "the eigenvalues grows with the cube of the length.",
-                )
+                allowed = f"at most max_tokens={self.settings.max_tokens} tokens"
+                remedy = "Truncate it, or raise max_tokens: the cost grows with its cube."
+                raise refusal("a sequence's length", longest, allowed, remedy)
             self._kept[part] = kept
         return self._kept[part]
 
@@ -305,37 +262,33 @@ def _real_tokens(
     if mask is not None and of_frames is not None and part != "decoder":
         mask = of_frames(shape[1], mask)
     if mask is None:
-        return _decoder_tokens(batch, shape) if part == "decoder" else _all(shape)
+        every = torch.ones(shape, dtype=torch.bool)
+        return _decoder_tokens(batch, every) if part == "decoder" else every
     if mask.shape != shape:
-        raise refusal(
-            f"the shape of {name}",
-            tuple(mask.shape),
-            f"{shape}, an entry for each token",
-            "Give the two-dimensional mask that the tokenizer makes.",
-        )
-    if not ((mask == 0) | (mask == 1)).all():
-        raise refusal(
-            f"a value of {name}",
-            mask[(mask != 0) & (mask != 1)][0].item(),
-            "1 at real tokens and 0 at padding",
-        )
+        remedy = "Give the two-dimensional mask that the tokenizer makes."
+        allowed = f"{shape}, an entry for each token"
+        raise refusal(f"the shape of {name}", tuple(mask.shape), allowed, remedy)
+    other = mask[(mask != 0) & (mask != 1)]
+    if len(other):
+        allowed = "1 at real tokens and 0 at padding"
+        raise refusal(f"a value of {name}", other[0].item(), allowed)
     return mask.bool()
 
 
-def _decoder_tokens(batch: Mapping[str, Tensor], shape: tuple[int, int]) -> Tensor:
+def _decoder_tokens(batch: Mapping[str, Tensor], every: Tensor) -> Tensor:
     """The real tokens of a decoder that has no mask, found by what its input was made from.
 
     The decoder reads the labels, shifted to the right, or, in a model for classification,
     `input_ids`; their padding is then its own. Labels that are classes have another shape, or are
-    floats.
+    floats. `every`, (B, N), are all tokens.
     """
     labels, mask = batch.get("labels"), batch.get("attention_mask")
-    if labels is not None and labels.shape == shape and not labels.is_floating_point():
+    if labels is not None and labels.shape == every.shape and not labels.is_floating_point():
         source, real = "labels", labels != -100
-    elif "decoder_input_ids" not in batch and mask is not None and mask.shape == shape:
+    elif "decoder_input_ids" not in batch and mask is not None and mask.shape == every.shape:
         source, real = "attention_mask", mask.bool()
     else:
-        return _all(shape)
+        return every
     # Only causality hides this padding: if it were in front, real tokens would attend to it.
     if (real[:, 1:] & ~real[:, :-1]).any():
         raise refusal(
@@ -345,7 +298,3 @@ def _decoder_tokens(batch: Mapping[str, Tensor], shape: tuple[int, int]) -> Tens
             "Real tokens would attend to it. Pad on the right, or give decoder_attention_mask.",
         )
     return real
-
-
-def _all(shape: tuple[int, int]) -> Tensor:
-    return torch.ones(shape, dtype=torch.bool)

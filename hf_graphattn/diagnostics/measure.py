@@ -2,6 +2,10 @@
 
 Padding is cut out of the attention's inputs before anything is computed. Real tokens do not
 attend to padding, so the rest is the model's own attention.
+
+The statistics are functions of the matrices of all heads (H, N, N), of their values (H, N, D), and
+of the states of one depth (N, D). They compute in the precision of their arguments, which is
+float64 here. GFSA is arXiv 2312.04234, p-LaT arXiv 2311.03235.
 """
 
 from __future__ import annotations
@@ -13,16 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hf_graphattn import backends
 from hf_graphattn.backends import DELEGATE, EAGER
 from hf_graphattn.variants import GraphFilter
 
-from . import statistics
 from .result import Part, Summary
 
 POINTS = 65  # of every spectrum, so that sequences of different lengths have a mean
+ROUNDING = 1e-12  # the relative rounding error of a sum in float64
 
 Numbers = dict[str, np.ndarray]
 
@@ -79,33 +84,36 @@ def measure_heads(
 ) -> Numbers:
     """Every statistic of one sequence in one layer, as arrays of (H,) or (H, points).
 
-    attend, value: what the filter was called with, for the whole batch. sequence: its row in the
-    batch, and the indices of its real tokens, ascending. Where only the architecture's own
-    attention knows A, it is that one's, in the model's dtype.
+    Args:
+        graph_filter: the layer's filter, on the CPU.
+        attend: what the filter was called with, for the whole batch. Where only the architecture's
+            own attention knows A, it is that one's, in the model's dtype.
+        value: the values that the filter was called with, (B, H, N, D).
+        sequence: its row in the batch, and the indices of its real tokens, ascending.
+        settings: the powers and orders.
     """
     row, keep = sequence
     inputs = attend.inputs.of_sequence(row, keep, exact)
     value = exact(value[row : row + 1])[:, :, keep]
     attend = backends.make(DELEGATE if attend.name == DELEGATE else EAGER, inputs)
     attention, filtered = attend.matrix[0], graph_filter.matrix(attend, value)[0]
-    spectrum = statistics.spectrum(attention)
+    eigenvalues = spectrum(attention)
     # Plain attention is its own filtered matrix: its eigenvalues, which cost most, are known.
-    response = spectrum if attention.equal(filtered) else statistics.spectrum(filtered)
-    before = statistics.distances(value[0])
-    after = statistics.distances(filtered @ value[0])
+    response = eigenvalues if attention.equal(filtered) else spectrum(filtered)
+    before, after = distances(value[0]), distances(filtered @ value[0])
     numbers = {
-        "entropy": statistics.entropy(attention),
-        "uniform_entropy": statistics.uniform_entropy(attention),
-        "homophily": statistics.homophily(before),
+        "entropy": entropy(attention),
+        "uniform_entropy": uniform_entropy(attention),
+        "homophily": homophily(before),
         "largest_eigenvalue": response[:, 0],
-        "response": statistics.on_grid(response, POINTS),
-        "attention_response": statistics.on_grid(spectrum, POINTS),
-        "approximation_error": statistics.approximation_error(attention, settings.orders),
+        "response": on_grid(response, POINTS),
+        "attention_response": on_grid(eigenvalues, POINTS),
+        "approximation_error": approximation_error(attention, settings.orders),
     }
     for p in settings.powers:
-        first, last = (statistics.energy(attention, d, p) for d in (before, after))
+        first, last = (energy(attention, d, p) for d in (before, after))
         numbers |= {f"energy_p{p:g}_before": first, f"energy_p{p:g}_after": last}
-        numbers[f"energy_p{p:g}_falls"] = statistics.falls(first, last).double()
+        numbers[f"energy_p{p:g}_falls"] = falls(first, last).double()
     return {name: tensor.numpy() for name, tensor in numbers.items()}
 
 
@@ -115,13 +123,13 @@ def measure_states(hidden: Sequence[Tensor], row: int, keep: Tensor) -> Numbers:
     "singular_values", (POINTS,), are those of the last depth, scaled so that the largest is 1.
     """
     states = [exact(depth[row])[keep] for depth in hidden]
-    values = [statistics.singular_values(each) for each in states]
+    values = [singular_values(each) for each in states]
     last = values[-1]
     return {
-        "cosine": np.array([statistics.mean_cosine(each) for each in states]),
-        "high_to_dc": np.array([statistics.high_to_dc(each) for each in states]),
-        "effective_rank": np.array([statistics.effective_rank(each) for each in values]),
-        "singular_values": statistics.on_grid(last / last[0], POINTS).numpy(),
+        "cosine": np.array([mean_cosine(each) for each in states]),
+        "high_to_dc": np.array([high_to_dc(each) for each in states]),
+        "effective_rank": np.array([effective_rank(each) for each in values]),
+        "singular_values": on_grid(last / last[0], POINTS).numpy(),
     }
 
 
@@ -183,3 +191,131 @@ def _scalars_of(graph_filter: GraphFilter) -> Numbers:
         else:
             numbers[name] = np.broadcast_to(array, (graph_filter.num_heads,)).copy()
     return numbers
+
+
+def mean_cosine(states: Tensor) -> float:
+    """Mean of cos(h_x, h_y) over the pairs x != y (GFSA, Fig. 2): 1 when all tokens point one way.
+
+    A zero vector has cosine 0 with every other.
+    """
+    count = len(states)
+    unit = nn.functional.normalize(states, dim=-1)
+    cosines = unit @ unit.T
+    return float((cosines.sum() - cosines.diagonal().sum()) / (count * (count - 1)))
+
+
+def high_to_dc(states: Tensor) -> float:
+    """|HC[f]|_F / |DC[f]|_F (p-LaT, Def. 4.1): 0 when all tokens are equal.
+
+    DC[f] = (1/N) 1 1^T f is the tokens' mean at every token, HC[f] = f - DC[f] the rest. The ratio
+    is infinite if the mean is 0, and NaN if a state is NaN.
+    """
+    mean = states.mean(dim=0, keepdim=True)
+    dc = mean.norm() * math.sqrt(len(states))
+    return float((states - mean).norm() / dc)
+
+
+def singular_values(states: Tensor) -> Tensor:
+    """The singular values of the states, (min(N, D),), largest first (GFSA, Fig. 2)."""
+    if not states.isfinite().all():
+        return states.new_full((min(states.shape),), math.nan)
+    return torch.linalg.svdvals(states)
+
+
+def effective_rank(values: Tensor) -> float:
+    """exp(entropy of s / sum(s)) of singular values s (Roy and Vetterli, 2007).
+
+    It is k when k of them are equal and the others 0, and NaN when all are 0.
+    """
+    return float(torch.special.entr(values / values.sum()).sum().exp())
+
+
+def spectrum(matrix: Tensor) -> Tensor:
+    """|eigenvalues| of each head's matrix, (H, N), largest first.
+
+    For attention the largest is 1, and its eigenvector is constant: graph frequency rises along the
+    row. For the filtered matrix H it is the filter's frequency response on the graph A, and its
+    first entry is the largest eigenvalue of p-LaT's Theorem 4.4. GFSA's Figures 2, 4 and 5 draw
+    another spectrum, a discrete Fourier transform (its appendix D). A causal matrix is triangular:
+    its eigenvalues are its diagonal. p-LaT's Theorem 4.3, by which a positive matrix with a largest
+    eigenvalue of at most 1 is low-pass, is false as it stands: that of [[0.5, 0.3], [0.1, 0.2]] is
+    0.579, and its ratio of high-frequency to DC energy tends to 0.583. It is NaN if the matrix has
+    a value that is not finite.
+    """
+    finite = matrix.isfinite().flatten(1).all(-1)
+    eigenvalues = torch.linalg.eigvals(matrix.where(finite[:, None, None], torch.zeros(())))
+    magnitudes = eigenvalues.abs().sort(dim=-1, descending=True).values
+    return magnitudes.where(finite[:, None], torch.tensor(math.nan))
+
+
+def entropy(matrix: Tensor) -> Tensor:
+    """Mean over rows x of -sum_y A_xy ln A_xy, in nats, (H,): ln N when A is uniform."""
+    return torch.special.entr(matrix).sum(-1).mean(-1)
+
+
+def uniform_entropy(matrix: Tensor) -> Tensor:
+    """The most that `entropy` can be where these zeros stay zero, (H,).
+
+    It is the mean over rows of ln(number of y with A_xy > 0): ln N without a mask, less under a
+    causal one.
+    """
+    return (matrix > 0).sum(-1).to(matrix.dtype).log().mean(-1)
+
+
+def distances(values: Tensor) -> Tensor:
+    """|v_x - v_y| from the differences themselves, (H, N, N): exactly 0 for equal values."""
+    return torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def energy(matrix: Tensor, distance: Tensor, p: float) -> Tensor:
+    """J_p(U) = 1/(2N) sum_xy A_xy |u_x - u_y|^p, (H,); `distance` is |u_x - u_y|, (H, N, N).
+
+    This is the p-Dirichlet energy from whose descent p-LaT derives attention, with the attention
+    weights as its kernel k(x, y). Its Theorem 3.4 compares the outputs of two layers, for any p.
+    J is divided by N, so that sequences of different lengths have a mean; whether it falls does not
+    depend on that. For uniform attention and p = 2 it is the variance of the tokens.
+    """
+    return (matrix * distance**p).sum((-2, -1)) / (2 * matrix.shape[-1])
+
+
+def falls(before: Tensor, after: Tensor) -> Tensor:
+    """Whether an energy fell by more than its rounding error."""
+    return after < before * (1 - ROUNDING)
+
+
+def homophily(distance: Tensor) -> Tensor:
+    """The share of pairs x != y with |v_x - v_y| < 1, (H,).
+
+    A layer is homophilic at 1 and heterophilic at 0 (p-LaT, Def. 4.5).
+    """
+    count = distance.shape[-1]
+    apart = ~torch.eye(count, dtype=torch.bool, device=distance.device)
+    return ((distance < 1) & apart).sum((-2, -1)) / (count * (count - 1))
+
+
+def approximation_error(matrix: Tensor, orders: Sequence[int]) -> Tensor:
+    """|A^K - (A + (K-1)(A^2 - A))|_inf for each K of `orders`, (H, len(orders)).
+
+    This is how far GFSA's term is from the power that it approximates; its Theorem 3.1 bounds it by
+    2K. The norm is the largest sum of absolute values in a row. The error is 0 for K = 1 and 2.
+    From K = 3 on 2K - 2 is a bound too, and the least: the approximation is (2-K) A + (K-1) A^2, so
+    the norms add up to 1 + (K-2) + (K-1), which a cyclic shift of more than K tokens reaches.
+    """
+    square = matrix @ matrix
+    errors = []
+    for order in orders:
+        approximation = matrix + (order - 1) * (square - matrix)
+        gap = torch.linalg.matrix_power(matrix, order) - approximation
+        errors.append(gap.abs().sum(-1).amax(-1))
+    return torch.stack(errors, dim=-1)
+
+
+def on_grid(values: Tensor, points: int) -> Tensor:
+    """Sorted values (..., n) at `points` equally spaced places from the first to the last.
+
+    Values in between are interpolated linearly. So spectra of sequences of different lengths have
+    the same number of points, and thus a mean.
+    """
+    rows = values.reshape(1, -1, values.shape[-1])
+    sampled = nn.functional.interpolate(rows, points, mode="linear", align_corners=True)
+    return sampled.reshape(*values.shape[:-1], points)

@@ -2,8 +2,7 @@
 
 Plain attention is black. A variant has the colour that its config says, and its paper's name for a
 label; so have settings of one that go by a name of their own (`PRESETS`). Other names, those of
-arms and models, have a colour by their letters, so that they keep it from figure to figure; where
-that is taken, the next free one.
+arms and models, have the next free colour, first one that no variant has.
 
 Okabe and Ito's colours, which colour-blind people can tell apart, are those of the papers that this
 library began with; the others were chosen to be far from them for such eyes. So many are not told
@@ -12,7 +11,6 @@ apart by colour alone: lines have markers too.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,15 +22,17 @@ BLACK, GREY = "#000000", "#777777"
 COLOURS = (
     *("#E69F00", "#661100", "#999933", "#0072B2", "#009E73", "#EE99AA", "#56B4E9", "#D55E00"),
     *("#785EF0", "#332288", "#882255", "#CC79A7", "#666633", "#222255", "#663333", "#9C6ADE"),
+    *("#117733", "#DDCC77", "#225555", "#BBCC33", "#AA3377", "#77AADD"),
 )
-# What finetune/arms calls settings of a variant: the variant, a title, a place in the palette.
+# What arms call settings of a variant: the variant, a title, a place in the palette. A gain and
+# degree 1 are variants too; before, arms of these names were of others, and look the same.
 PRESETS = {
     "gain": ("shaped", "gain a head", 12),
     "degree1": ("polynomial", "degree 1", 13),
     "degree2": ("polynomial", "degree 2", 14),
     "twicing": ("polynomial", "Twicing", 15),
 }
-MARKERS = ("v", "p", "<", "s", "^", "X", "P", "D", ">", "h", "*", "d", "8", "H", "1", "2")
+MARKERS = tuple("vp<s^XPD>h*d8H1234+x|_")
 PAIRS = tuple(zip(COLOURS, MARKERS, strict=True))
 
 
@@ -64,13 +64,14 @@ def looks(variants: Mapping[str, str]) -> dict[str, Look]:
     """
     variants = {name: _preset(name, variant) or variant for name, variant in variants.items()}
     are_named = {name: title(name) == title(variant) for name, variant in variants.items()}
+    of_variants = {pair for variant in variant_configs() for pair in _of_variant(variant)}
+    others = sorted(PAIRS, key=of_variants.__contains__)
     pairs: dict[str, tuple[str, str]] = {}
     for name in sorted(variants, key=lambda name: not are_named[name]):
-        preferred, others = _of_variant(variants[name]), _by_letters(name)
-        used = {colour for colour, _ in pairs.values()}
-        pairs[name] = next(
-            (pair for pair in (*preferred, *others) if pair[0] not in used), others[0]
-        )
+        free = [
+            pair for pair in (*_of_variant(variants[name]), *others) if pair not in pairs.values()
+        ]
+        pairs[name] = free[0] if free else others[len(pairs) % len(others)]
     labels = {name: title(name) if are_named[name] else name for name in variants}
     common = {label for label, count in Counter(labels.values()).items() if count > 1}
     return {
@@ -90,18 +91,5 @@ def _of_variant(variant: str) -> list[tuple[str, str]]:
     if variant in PLAIN:
         return [(BLACK, "o"), (GREY, "o")]
     config, preset = variant_configs().get(variant), PRESETS.get(variant)
-    place = config.colour if config else preset and preset[2]
-    return [] if place is None else [PAIRS[place]]
-
-
-def _by_letters(name: str) -> list[tuple[str, str]]:
-    """Every colour with its marker: those of no variant, from one that the name alone says, on."""
-    named = {pair for variant in variant_configs() for pair in _of_variant(variant)}
-    spare = [pair for pair in PAIRS if pair not in named]
-    others = [pair for pair in PAIRS if pair in named]
-    number = zlib.crc32(name.encode())
-    return [
-        pairs[(number + step) % len(pairs)]
-        for pairs in (spare, others)
-        for step in range(len(pairs))
-    ]
+    number = config.colour if config else preset and preset[2]
+    return [] if number is None else [PAIRS[number]]

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from .palette import PLAIN
-
 FORMAT = 1  # of the JSON
 DEPTHS = ("cosine", "high_to_dc", "effective_rank")  # of the tokens after a layer, in the table
 HEADS = ("entropy", "largest_eigenvalue", "homophily")  # of its attention, means over heads
@@ -119,17 +117,6 @@ Diagnoses = Mapping[str, Measurements]  # by the model's name in the figures
 def number(value: float) -> str:
     """Three digits; a dash for what is not finite."""
     return f"{value:.3g}" if math.isfinite(value) else "-"
-
-
-def reference(diagnoses: Diagnoses) -> str:
-    """The name of the model that others are compared to: the plain one, or else the first."""
-
-    def rank(name: str) -> int:
-        if name in PLAIN:
-            return 0
-        return 1 if all(part.variant in PLAIN for part in diagnoses[name].parts) else 2
-
-    return min(diagnoses, key=rank)
 
 
 def named_parts(diagnoses: Diagnoses) -> Iterator[tuple[str, Measurements, Part]]:

@@ -1,14 +1,14 @@
 """Cached generation: what a filter needs of earlier tokens, kept beside their keys and values.
 
 Row t of A^2 V = A (A V) needs (A V)_j of every earlier token j, whose query is gone. In a causal
-model (A V)_j never changes, so it is kept: as the keys of a layer of the cache's own kind, which
+model (A V)_j never changes, so it is kept: as the keys of a layer of the same kind, which
 lies beside the layer of keys and values. What the cache does to that layer (reorder beams, crop,
 select, repeat, reset) it does to the layers beside it too. Any other change of it is refused.
 
 An operand is what a filter passes to `attend` after its first call; GFSA has one.
 
 While attentions are recorded the filter is applied to the identity too, which gives its matrix.
-The operands there (of GFSA, A's rows) have a column for each key, and layers of their own. The
+The operands there (of GFSA, A's rows) have a column for each key, and other layers. The
 first call that does not record drops them.
 """
 
@@ -39,9 +39,7 @@ class GrowingLayer(DynamicLayer):
     """`DynamicLayer` whose keys and values are the first rows of buffers with room for more.
 
     A full buffer is replaced by one that is a quarter longer: a token costs the copying of about
-    four rows, not of all. The rows that `crop` removes are written over by the next tokens, in
-    tensors that were read from it before too: clone what is to stay. Tensors that anything else
-    sets as `keys` or `values` are never written to.
+    four rows, not of all. What is set as `keys` or `values` is never written to, as after `crop`.
 
     What autograd has saved may not change, so while gradients are recorded all tokens are copied,
     as in `DynamicLayer`. So they are in compiled graphs.
@@ -60,7 +58,7 @@ class GrowingLayer(DynamicLayer):
         self._buffers.pop(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy or a file: tensors of its own, without room."""
+        """The state of a copy or a file: copied tensors, without room."""
         kept = {name: getattr(self, name).clone() for name in self._buffers}
         return self.__dict__ | kept | {"_buffers": {}}
 
@@ -76,12 +74,6 @@ class GrowingLayer(DynamicLayer):
         self._append("keys", key_states)
         self._append("values", value_states)
         return self.keys, self.values
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, whose number is passed as one below zero."""
-        buffers = dict(self._buffers)
-        super().crop(tokens_to_remove)
-        self._buffers.update(buffers)
 
     def _append(self, name: str, new: Tensor) -> None:
         kept, buffer = getattr(self, name), self._buffers.get(name)
@@ -132,7 +124,7 @@ class OperandLayer(CacheLayerMixin):
     keeps_rows = False  # whether attentions are recorded, which needs `rows`
     owed = 0  # how many operands of the current call have not been kept yet
     new_values: Tensor  # those of the current call, (B, key-value heads, Nq, D)
-    returned: Tensor  # the values that it gave for this call, which the attention has to use
+    returned: Tensor  # the values that `update` returned, which the attention has to use
     _seen: list[tuple[Tensor, int]] | None = None  # the tensors after its last operation
 
     crop = _on_all("crop")
@@ -144,7 +136,7 @@ class OperandLayer(CacheLayerMixin):
     prefetch = _on_all("prefetch")
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy or a file: layers of its own, and nothing of the current call."""
+        """The state of a copy or a file: copied layers, and nothing of the current call."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         of_call = {"new_values", "returned", "_seen"}
         state = {name: value for name, value in state.items() if name not in of_call}
@@ -180,7 +172,7 @@ class OperandLayer(CacheLayerMixin):
 
     @property
     def changed(self) -> bool:
-        """Whether keys or values were set or written otherwise than by the layer's own methods.
+        """Whether keys or values were set or written otherwise than by the layer's methods.
 
         In inference mode torch does not count what is written, and compiled graphs ask nothing.
         """
@@ -197,9 +189,14 @@ class OperandLayer(CacheLayerMixin):
     def lead(self, beside: Any) -> None:
         """Make `beside` write the next tokens where this layer will: a dynamic one does anyway."""
 
-    def positions(self, new: int) -> slice | Tensor:
-        """Where the `new` tokens of the current call are among its keys."""
-        return slice(-new, None)
+    def positions(self, new: int) -> Tensor:
+        """Where the `new` tokens of the current call are among its keys, (new,).
+
+        Behind the tokens before them, which a full window has only in part.
+        """
+        device, most = self.returned.device, self.returned.shape[-2] - new
+        before = torch.as_tensor(self.get_seq_length() - new, device=device).clamp(max=most)
+        return torch.arange(new, device=device) + before
 
     def _see(self) -> None:
         """Remember the tensors as they are now, for `changed`."""
@@ -249,11 +246,6 @@ class OperandStaticLayer(OperandLayer, StaticLayer):
         if beside.is_initialized:
             beside.cumulative_length.copy_(self.cumulative_length)
 
-    def positions(self, new: int) -> slice | Tensor:
-        """Where the new tokens are in the buffers."""
-        length = self.cumulative_length  # it includes them already
-        return torch.arange(-new, 0, device=length.device) + length
-
 
 class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
     """`StaticSlidingWindowLayer` with operands, which move with the window."""
@@ -262,11 +254,6 @@ class OperandStaticSlidingLayer(OperandStaticLayer, StaticSlidingWindowLayer):
         """As in a static layer, where the number is held twice."""
         super().lead(beside)
         beside.cumulative_length_int = self.cumulative_length_int
-
-    def positions(self, new: int) -> slice | Tensor:
-        """Where the new tokens are: at the end, once the window is full."""
-        full = self.cumulative_length_int > self.max_cache_len
-        return slice(-new, None) if full else super().positions(new)
 
 
 _WITH_OPERANDS: dict[type, type[OperandLayer]] = {
@@ -282,10 +269,16 @@ def operand_layer(
 ) -> OperandLayer | None:
     """The layer `index` of `cache`; at its first use it is replaced by one with operands beside.
 
-    `recording`: whether attentions are recorded, so that it keeps what they are made of.
+    Args:
+        cache: transformers' cache, or None.
+        index: which layer.
+        operands: how many the filter has.
+        training: whether the module is in training.
+        recording: whether attentions are recorded, so that it keeps what they are made of.
 
-    None where no such layer is needed: without a cache, and in training, where the cache that some
-    models fill by default is thrown away.
+    Returns:
+        The layer. None where none is needed: without a cache, and in training, where the cache that
+        some models fill by default is thrown away.
 
     Raises:
         GraphAttentionError: the cache cannot have operands, or was filled or changed without them.
@@ -321,7 +314,11 @@ def operand_layer(
 class CachedAttention(Attention):
     """`attend` for new tokens: applies their rows of A to the operands of all tokens.
 
-    on_rows: whether the filter is applied to the identity, which then stands for the values.
+    Attributes:
+        inner: the backend's `attend`.
+        layer: the layer of the cache.
+        every_value: the values of all tokens, (B, H, Nk, D).
+        on_rows: whether the filter is applied to the identity, which then stands for the values.
     """
 
     def __init__(
@@ -342,7 +339,7 @@ class CachedAttention(Attention):
         return self.inner.matrix
 
     def on_identity(self, value: Tensor) -> tuple[Attention, Tensor]:
-        """As in `Attention`, with operands of its own."""
+        """As in `Attention`, with other operands."""
         _, identity = super().on_identity(one_per_query_head(self.every_value, value))
         attend = CachedAttention(self.inner, self.layer, identity, on_rows=True)
         return attend, identity[:, :, self.layer.positions(value.shape[-2])]
@@ -356,7 +353,7 @@ class CachedAttention(Attention):
 
 
 def _empty(kind: type, layer: Any) -> Any:
-    """A layer of `kind`, as long as `layer`. Each class uses only its own arguments."""
+    """A layer of `kind`, as long as `layer`. Each class ignores the other arguments."""
     length = getattr(layer, "max_cache_len", None)
     window = getattr(layer, "sliding_window", length)  # a static window layer has only its length
     new = kind(max_cache_len=length, sliding_window=window)

@@ -1,4 +1,4 @@
-"""H in the place of A, for attention classes that put A through a dropout module of their own.
+"""H for A, in attention classes that put A through a dropout module.
 
 H is formed, of products of N x N matrices, and leaves the dropout module in A's place. So what
 multiplies the values must be what left that module, which `OwnProducts` checks.
@@ -53,7 +53,7 @@ class AfterDropout:
         name, graph_filter = type(attention).__name__, attention.graph_filter
         if matrix.dim() != 4 or matrix.shape[1] != graph_filter.num_heads:
             raise GraphAttentionError(
-                f"the dropout module of {name} was given a tensor {tuple(matrix.shape)}, not A of "
+                f"the dropout module of {name} returns a tensor {tuple(matrix.shape)}, not A of "
                 f"shape (B, {graph_filter.num_heads}, N, N): no filter can be put there."
             )
         if matrix.shape[-2] != matrix.shape[-1]:
@@ -125,24 +125,13 @@ class OwnProducts(TorchFunctionMode):
 
 
 def backends_of(graph_filter: GraphFilter, module: nn.Module) -> tuple[str, ...]:
-    """The backends by which the filter can be computed there: H is formed of the class's own A.
+    """The backends by which the filter can be computed there: H is formed of the class's A.
 
     Raises:
-        GraphAttentionError: the module lacks what its row names; or the filter is not linear in the
-            values, and so has no H without them, or reads more of the attention than A.
+        GraphAttentionError: the filter is not linear in the values, and so has no H without them,
+            or reads more of the attention than A.
     """
-    row: Any = row_of(module)
-    missing = [name for name in row.settings if not hasattr(module, name)]
-    if not isinstance(getattr(module, row.dropout, None), nn.Module):
-        missing.append(row.dropout)
-    if missing:
-        raise refusal(
-            "the row of an architecture",
-            f"{type(module).__name__}, which lacks {', '.join(missing)}",
-            "attributes that its modules have, `dropout` a module",
-            "Register the class with other names.",
-        )
-    is_linear = type(graph_filter).matrix is GraphFilter.matrix
+    is_linear = type(graph_filter).matrix is GraphFilter.matrix and not graph_filter.without_matrix
     if not is_linear or DELEGATE not in graph_filter.backends:
         raise refusal(
             "config",
@@ -159,15 +148,6 @@ def put_in(module: Any, graph_filter: GraphFilter) -> None:
     module.graph_filter = graph_filter
     set_meanwhile(module, row.settings)
     getattr(module, row.dropout).register_forward_hook(AfterDropout(module))
-
-
-def take_out(module: Any) -> None:
-    """Undo `put_in`; a module without a filter stays as it is."""
-    for submodule in module.modules():
-        hooks = submodule._forward_hooks
-        for key in [key for key, hook in hooks.items() if isinstance(hook, AfterDropout)]:
-            del hooks[key]
-    set_back(module)
 
 
 def set_meanwhile(module: Any, settings: Mapping[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 They travel as an argument of the forward: a dict, that a hook adds to the call of each model, that
 the model passes on to its attention modules with its other keyword arguments, and that the first
-module of a stack of layers fills. So each call has its own, whatever runs beside it; what gradient
-checkpointing computes again is given the dict of its call, not of the latest; and nothing is left
-when the forward and its graph are gone.
+module of a stack of layers fills. So calls that run at the same time do not mix; what gradient
+checkpointing computes again reads the dict of its call, not of the latest; and nothing is left when
+the forward and its graph are gone.
 
 With a key-value cache the first layer's values of earlier tokens are in the first layer's cache.
 """
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hf_graphattn.architectures.find import AttentionModule
+from hf_graphattn.architectures import AttentionModule
 from hf_graphattn.backends import FirstValues
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import GraphFilter
@@ -27,7 +28,7 @@ ARGUMENT = "graph_attn_first"  # of attention functions, by which the dict arriv
 
 
 def begin_forward(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Forward pre-hook of a model, and of the models in it: each call has a dict of its own."""
+    """Forward pre-hook of a model, and of the models in it: each call has another dict."""
     return args, {**kwargs, ARGUMENT: {}}
 
 
@@ -38,11 +39,14 @@ def takes_more(model: nn.Module) -> bool:
 
 
 def name_stacks(
-    model: nn.Module, filters: dict[str, GraphFilter], layers: list[AttentionModule]
+    model: nn.Module, filters: dict[str, GraphFilter], layers: Sequence[AttentionModule]
 ) -> None:
-    """Tell each filter the stack of layers that it is in: its module's name without numbers.
+    """Set each filter's `stack`, its module's name without numbers, and whether it begins there.
 
-    layers: all self-attention modules.
+    Args:
+        model: the model.
+        filters: the filters, by the name of their module.
+        layers: all self-attention modules.
 
     Raises:
         GraphAttentionError: the first layer of a stack has no filter; or layers that are not
@@ -79,7 +83,14 @@ def first_values(
     rows: Tensor,
     every: Tensor,
 ) -> FirstValues:
-    """The first layer's values in this call; the first layer itself adds its own to `stacks`.
+    """The first layer's values in this call; the first layer adds them to `stacks`.
+
+    Args:
+        module: the attention module, for messages.
+        graph_filter: its filter.
+        stacks: the dict of this forward, by stack; None where the model did not pass it on.
+        rows: the values of the queries' tokens, (B, H, Nq, D).
+        every: those of all keys, (B, H, Nk, D).
 
     Raises:
         GraphAttentionError: the model does not pass the dict on, or left the first layer out; or
@@ -89,7 +100,7 @@ def first_values(
     name = type(module).__name__
     if stacks is None:
         raise GraphAttentionError(
-            f"{name} is not given the keyword arguments of its model's call, so that the first "
+            f"{name} does not get the keyword arguments of its model's call, so that the first "
             f"layer's values cannot reach it. Use another filter for this model."
         )
     has_graph = torch.is_grad_enabled()

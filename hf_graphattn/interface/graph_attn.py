@@ -4,6 +4,12 @@ attention module -> graph_attn(module, q, k, v, mask, ...)
     no filter (cross-attention, a layer not chosen) -> plain attention
     else  attend = backend(q, k, mask ...)          # attend(x) = A x
           out    = module.graph_filter(attend, v)   # H V
+
+transformers makes one mask for all layers of a model, by the mask function registered under the
+attention's name. Ours is the one of SDPA: boolean (B, 1, Nq, Nk), True where a query may attend, or
+None if nothing is masked but by causality, which the attention must then apply by itself. A 4-D
+mask of the caller arrives unchanged, and T5's position bias beside it. Models with an indexer
+choose the keys of each query themselves, and pass the chosen keys beside the mask.
 """
 
 from __future__ import annotations
@@ -23,23 +29,23 @@ from transformers.utils.generic import TransformersKwargs
 from transformers.utils.output_capturing import _active_collector
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import eager_attention
+from hf_graphattn.architectures import eager_attention
 from hf_graphattn.backends import AttentionInputs, FirstValues, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, no_square
 
-from . import masks, token_filters
+from . import token_filters
 from .cache import CachedAttention, OperandLayer, operand_layer
 from .first_layer import first_values
 
 # The name of the attention function and of the mask function. What is saved is `configs.SAVED`.
 NAME = "hf_graphattn"
 # The same with the masks of transformers' eager attention, for classes that are not verified: they
-# are never left out, so a class's own `is_causal` is not read.
+# are never left out, so the class's `is_causal` is not read.
 AS_EAGER = "hf_graphattn_as_eager"
 NAMES = (NAME, AS_EAGER)
 # Arguments of attention functions that do not change what they compute: the masks hold it already,
-# or they concern what the model reads, generates or returns. Only the architecture's own function
-# can read others.
+# or they concern what the model reads, generates or returns. Only the architecture's eager
+# function can read others.
 HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "cache_position",
     "deterministic",
@@ -58,8 +64,8 @@ HARMLESS = frozenset(TransformersKwargs.__annotations__) | {
     "vision_feature_layer",
 }
 # Arguments that eager attention functions do not name, since they read them elsewhere.
-READ_ELSEWHERE = {"s_aux": "the module's own `sinks`, which the eager functions read from there"}
-# The arguments by which attention modules are given the tokens that cross-attention reads.
+READ_ELSEWHERE = {"s_aux": "the module's `sinks`, which the eager functions read from there"}
+# The arguments that pass the tokens that cross-attention reads to attention modules.
 OTHER_TOKENS = (
     "context",
     "context_hidden_states",
@@ -94,24 +100,38 @@ def graph_attn(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function registered with transformers as "hf_graphattn".
 
-    query is (B, H, Nq, D); key and value are (B, H or fewer, Nk, D); masks are as in `masks.merge`.
-    Returns the output (B, Nq, H, D) and the filtered matrix H (B, H, Nq, Nk), which is None unless
-    the call records attentions.
+    Args:
+        module: the attention module.
+        query: (B, H, Nq, D).
+        key: (B, H or fewer, Nk, D).
+        value: (B, H or fewer, Nk, D).
+        attention_mask: None, boolean or additive; it contains the causality.
+        dropout: the share of A that is dropped.
+        scaling: of the scores, by default `D ** -0.5`.
+        is_causal: by default the module's.
+        position_bias: T5's, (1 or B, H, Nq, Nk).
+        graph_attn_layer: the layer of the cache, from `before_attention`.
+        graph_attn_first: the first layers' values in this forward, from `begin_forward`.
+        kwargs: what else the model passes to its attention.
+
+    Returns:
+        The output, (B, Nq, H, D), and the filtered matrix H, (B, H, Nq, Nk), which is None unless
+        the call records attentions.
 
     Raises:
         GraphAttentionError: the model was loaded without its filters; there are keys from a cache
             that the filter cannot use; an argument changes the attention in a way that neither
-            this function nor the architecture's own eager one computes.
+            this function nor the architecture's eager one computes.
     """
     graph_filter = _filter_of(module)
     as_eager = module.config._attn_implementation == AS_EAGER
-    attention_mask, kwargs = masks.of_chosen_keys(module, attention_mask, kwargs, key)
+    attention_mask, kwargs = _hide_unchosen(module, attention_mask, kwargs, key)
     unknown = tuple(n for n in kwargs if kwargs[n] is not None and n not in HARMLESS)
     if unknown:
         _refuse_unread(module, unknown)
 
     def eager(x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The output of the architecture's own eager attention with x in place of the values."""
+        """The output of the architecture's eager attention with x in place of the values."""
         more = {"is_causal": is_causal, "position_bias": position_bias}
         more = {name: item for name, item in more.items() if item is not None} | kwargs
         return eager_attention(module)(
@@ -121,7 +141,7 @@ def graph_attn(
     if graph_filter is None and as_eager:
         return eager(value)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    mask, causal = masks.merge(
+    mask, causal = _merge_masks(
         attention_mask, position_bias, bool(causal) and not as_eager, query, key
     )
     inputs = AttentionInputs(
@@ -157,6 +177,52 @@ def graph_attn(
     return out.transpose(1, 2).contiguous(), weights
 
 
+def _merge_masks(
+    mask: Tensor | None, position_bias: Tensor | None, causal: bool, query: Tensor, key: Tensor
+) -> tuple[Tensor | None, bool]:
+    """(The mask with the position bias, whether causality is to be applied besides)."""
+    if mask is not None or query.shape[-2] == 1:  # a branch, since a compiled length is symbolic
+        causal = False
+    if position_bias is None:
+        return mask, causal
+    if causal:
+        lengths = query.shape[-2], key.shape[-2]
+        mask = torch.ones(lengths, dtype=torch.bool, device=query.device).tril()
+    if mask is None:
+        return position_bias, False
+    if mask.dtype == torch.bool:
+        return position_bias.masked_fill(~mask, torch.finfo(position_bias.dtype).min), False
+    return position_bias + mask, False
+
+
+def _hide_unchosen(
+    module: Any, mask: Tensor | None, arguments: dict[str, Any], key: Tensor
+) -> tuple[Tensor | None, dict[str, Any]]:
+    """(The mask of the keys that an indexer chose, the arguments without its choice).
+
+    A model with an indexer puts its choice into the mask for the names "eager" and "sdpa" alone; to
+    others it passes `indices`, the keys of each query, (B, Nq, k), or `block_indices`, blocks of
+    keys, of which its indexer can make the mask. Without a mask both are left as they are.
+    """
+    if mask is None:
+        return mask, arguments
+    of_blocks = getattr(getattr(module, "indexer", None), "build_block_mask", None)
+    if arguments.get("indices") is not None:
+        chosen = arguments["indices"].long()
+        hidden = chosen.new_ones(*chosen.shape[:2], key.shape[-2], dtype=torch.bool)
+        hidden = hidden.scatter(-1, chosen, False).unsqueeze(1)
+        is_bool = mask.dtype == torch.bool
+        mask = mask.masked_fill(hidden, False if is_bool else torch.finfo(mask.dtype).min)
+    elif arguments.get("block_indices") is not None and of_blocks is not None:
+        # The last argument, the queries' positions, is read where there is no mask.
+        blocks = arguments["block_indices"]
+        mask = of_blocks(blocks, mask, key.shape[-2], key.dtype, key.device, None)
+    else:
+        return mask, arguments
+    more = {n: a for n, a in arguments.items() if n not in ("indices", "block_indices")}
+    return mask, more
+
+
 def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
     """Refuse arguments that the eager function does not name, and would drop: another mask, say."""
     named = inspect.signature(eager_attention(module)).parameters
@@ -165,16 +231,16 @@ def _refuse_unread(module: nn.Module, unknown: tuple[str, ...]) -> None:
         raise GraphAttentionError(
             f"{type(module).__name__} gives its attention {', '.join(unread)}, which its eager "
             f"attention function does not read: what a filter would compute with it is not known. "
-            f"Leave it out, if your own call of the model says it; otherwise this model can have "
-            f"no filter: unpatch_model(model) takes it out."
+            f"Leave it out, if your call of the model passes it; otherwise this model can have no "
+            f"filter: unpatch_model(model) takes it out."
         )
 
 
 def _per_query_head(attend: Callable[[Tensor], Any], key_heads: int, x: Tensor) -> Tensor:
     """A x, (B, H, Nq, D), by attention whose values have the heads of its keys.
 
-    The operands of the query heads that share a key head are put side by side, and each head's own
-    is taken from what comes back.
+    The operands of the query heads that share a key head are put side by side, and the part of each
+    head is taken from what comes back.
     """
     packed = x.unflatten(1, (key_heads, -1)).transpose(2, 3)
     out = attend(packed.flatten(3))[0].transpose(1, 2).unflatten(1, (key_heads, -1))
@@ -208,13 +274,7 @@ def _filtered(
         value: the values of all tokens, (B, H or fewer, Nk, D).
     """
     record = _recording()
-    name = backends.choose(
-        graph_filter.backend,
-        graph_filter.backends,
-        inputs,
-        passes=graph_filter.operands + 1,
-        fits=graph_filter.fits,
-    )
+    name = graph_filter.choose_backend(inputs)
     if record and not backends.has_matrix(name):
         if not torch.compiler.is_compiling():
             _warn_of_eager(name)
@@ -254,10 +314,10 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
     others = [name for name in OTHER_TOKENS if kwargs.get(name) is not None]
     if others:
         raise GraphAttentionError(
-            f"{type(module).__name__} is given the keys of other tokens, {', '.join(others)}: this "
+            f"{type(module).__name__} gets the keys of other tokens, {', '.join(others)}: this "
             f"is cross-attention, which stays plain. Leave such modules out with layers=(...)."
         )
-    # The cache is found by its class, since GPT-NeoX calls the argument layer_past.
+    # The cache is recognised by its class, since GPT-NeoX calls the argument layer_past.
     caches = [value for value in (*kwargs.values(), *args) if isinstance(value, Cache)]
     if not caches:
         return args, kwargs
@@ -265,8 +325,8 @@ def before_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[An
     index = kwargs.get("layer_idx", module.layer_idx)
     if index is None:
         raise GraphAttentionError(
-            f"{type(module).__name__} does not say which layer of a cache is its own, since layers "
-            f"share it, so a graph filter cannot generate with a cache. Pass use_cache=False."
+            f"{type(module).__name__} has no index of its layer of a cache, since layers share it: "
+            f"a graph filter cannot generate with a cache. Pass use_cache=False."
         )
     operands = graph_filter.operands
     layer = operand_layer(caches[0], index, operands, module.training, _recording())

@@ -1,8 +1,8 @@
 """Filters of tokens act after attention: at the layer norm, or on what attention returned.
 
 The attention of a layer leaves its filter and its mask in its thread, and a hook of the module that
-follows in the same layer takes them. So each forward has its own, whatever runs beside it, and so
-has what gradient checkpointing computes again, which runs a layer whole.
+follows in the same layer takes them. So forwards that run at the same time do
+not mix, nor does what gradient checkpointing computes again, which runs a layer whole.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import ARCHITECTURES, AttentionModule
+from hf_graphattn.architectures import ARCHITECTURES, AttentionModule
 from hf_graphattn.backends import AttentionInputs
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.shaped import HIDES
-
-PLACES = {
-    "norm": "the layer norm after attention",
-    "branch": "the output of attention",
-}
 
 
 class _Left(threading.local):
@@ -37,6 +32,11 @@ _left = _Left()
 def module_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -> nn.Module:
     """The module of the model at which the filter of this layer acts.
 
+    Args:
+        model: the model.
+        layer: the attention of the layer.
+        config: that of a filter of tokens.
+
     Raises:
         GraphAttentionError: the table of architectures does not have this module.
     """
@@ -47,7 +47,7 @@ def module_of(model: nn.Module, layer: AttentionModule, config: VariantConfig) -
     if target is None or is_crossed:
         known = ", ".join(row.name for row in ARCHITECTURES if getattr(row, config.place))
         raise GraphAttentionError(
-            f"variant {config.variant!r} acts at {PLACES[config.place]}: where that is, is not "
+            f"variant {config.variant!r} acts at the {config.place} of a layer, which is not "
             f"known for {type(layer.module).__name__}{' beside cross-attention' * is_crossed}. It "
             f"is known for {known}. Choose one of these, or a filter of attention itself."
         )
@@ -65,8 +65,13 @@ def put_at(module: nn.Module, config: VariantConfig) -> None:
 def leave(module: nn.Module, graph_filter: Any, inputs: AttentionInputs) -> None:
     """Leave the filter and the mask of an attention for the module that follows.
 
+    Args:
+        module: the attention module, for messages.
+        graph_filter: its filter.
+        inputs: those of its call.
+
     Raises:
-        GraphAttentionError: there are keys from a cache; or heads have masks of their own.
+        GraphAttentionError: there are keys from a cache; or the mask differs between heads.
     """
     variant = graph_filter.variant_config.variant
     queries, keys, mask = inputs.query.shape[-2], inputs.key.shape[-2], inputs.mask
@@ -97,6 +102,9 @@ def after_branch(module: nn.Module, args: Any, output: Any) -> Any:
     if isinstance(output, tuple):
         return (_filtered(module, output[0]), *output[1:])
     return _filtered(module, output)
+
+
+HOOKS = (before_norm, after_branch)
 
 
 def _filtered(module: nn.Module, tokens: Tensor) -> Tensor:

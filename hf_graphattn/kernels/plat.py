@@ -35,13 +35,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import threshold
 from torch.utils.checkpoint import checkpoint
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 
-from .base import Part, part_of, parts, row_blocks
+from . import Part, part_of, parts, refuse_second_derivatives, row_blocks
 
 # The rounding error of |x|^2 + |y|^2 - 2 x.y, at most, in units in the last place of |x|^2 + |y|^2.
 ROUNDING = 8
@@ -222,8 +221,8 @@ class _Blockwise(torch.autograd.Function):
         return out.to(tensors.every.dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives("blockwise")
         plan, saved = ctx.plan, ctx.saved_tensors  # under checkpointing they are read only once
         (*inputs, out), kept = saved[:7], saved[7:]
         random = _generator(ctx.seed, grad.device)

@@ -34,23 +34,22 @@ class Block(NamedTuple):
     stages: int = 2  # how many sweeps ahead the states are loaded
 
 
-def limits(query: Tensor) -> tuple[tuple[str, object, str, bool], ...]:
+def limits(inputs: AttentionInputs) -> tuple[tuple[str, object, str, bool], ...]:
     """What is limited, its value in this call, what is allowed, and whether it is within."""
+    query, mask = inputs.query, inputs.mask
     batch, heads, _, width = query.shape
+    is_learned = mask is not None and mask.requires_grad
     return (
         ("dtype", query.dtype, ", ".join(map(str, DTYPES)), query.dtype in DTYPES),
         ("head width", width, f"at most {WIDEST}", width <= WIDEST),
         ("batch times heads", batch * heads, f"at most {GRID}", batch * heads <= GRID),
+        ("mask's gradient", is_learned, "no gradient, which would be whole", not is_learned),
     )
 
 
 def fits(inputs: AttentionInputs) -> bool:
-    """Whether "auto" may use the kernels for this call.
-
-    They could take a mask with a gradient too, but would make the gradient whole, (B, H, Nq, Nk).
-    """
-    learned_mask = inputs.mask is not None and inputs.mask.requires_grad
-    return not learned_mask and all(within for *_, within in limits(inputs.query))
+    """Whether "auto" may use the kernels for this call."""
+    return all(within for *_, within in limits(inputs))
 
 
 def triton(
@@ -62,9 +61,7 @@ def triton(
 ) -> Tensor:
     """p-LaT by Triton kernels.
 
-    Keys and `values.every` may have fewer heads than the queries; they need not be repeated. The
-    gradient of an additive mask is made whole, (B, H, Nq, Nk), before it is summed to the mask's
-    shape.
+    Keys and `values.every` may have fewer heads than the queries; they need not be repeated.
 
     Args:
         inputs: the attention's.
@@ -79,7 +76,7 @@ def triton(
     Raises:
         GraphAttentionError: the call is beyond the kernels' limits.
     """
-    for what, value, allowed, within in limits(inputs.query):
+    for what, value, allowed, within in limits(inputs):
         if not within:
             remedy = "Patch with 'blockwise'."
             raise refusal(f"the {what} under backend 'triton'", value, allowed, remedy)
@@ -152,37 +149,28 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 @torch.library.custom_op(
     "hf_graphattn::plat_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor out, Tensor lost, Tensor top, Tensor norm, {ARGUMENTS}, "
-    "bool mask_gradient) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor grad, Tensor out, Tensor lost, Tensor top, Tensor norm, {ARGUMENTS}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
     grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    """The gradients of query, key, every and rows, of p by row (B, H, Nq), and dScores.
-
-    The last argument, `mask_gradient`, tells whether dScores are made; else they are empty.
-    """
-    *shared, mask_gradient = arguments
-    inputs = _Arguments(*shared)
+    """The gradients of query, key, every and rows, and of p by row, (B, H, Nq)."""
+    inputs = _Arguments(*arguments)
     call, block = _Call(inputs), Block(*inputs.backward)
     grad = narrow(grad.to(inputs.query.dtype))
-    dq, dk, dv, dx, dp, ds = _empty_backward(inputs, mask_gradient)
+    dq, dk, dv, dx, dp = _empty_backward(inputs)
     delta = torch.empty_like(top)
-    call.launch(
-        "rows_backward", block, (grad, out, lost, top, norm, delta, dq, dx, dp, ds), grad,
-        MASK_GRADIENT=mask_gradient,
-    )  # fmt: skip
+    call.launch("rows_backward", block, (grad, out, lost, top, norm, delta, dq, dx, dp), grad)
     call.launch("columns_backward", block, (grad, top, norm, delta, dk, dv), grad)
-    return dq, dk, dv, dx, dp, ds
+    return dq, dk, dv, dx, dp
 
 
 @_backward.register_fake
 def _(
     grad: Tensor, out: Tensor, lost: Tensor, top: Tensor, norm: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    *shared, mask_gradient = arguments
-    return _empty_backward(_Arguments(*shared), mask_gradient)
+    return _empty_backward(_Arguments(*arguments))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -192,12 +180,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, grad: Tensor, *ignored: Tensor) -> tuple[Tensor | None, ...]:
-    *outputs, query, key, every, rows, mask, p, seed = ctx.saved_tensors
-    arguments = _Arguments(query, key, every, rows, mask, p, seed, *ctx.settings)
-    learned_mask = ctx.needs_input_grad[arguments._fields.index("mask")]
-    dq, dk, dv, dx, dp, ds = _backward(grad, *outputs, *arguments, learned_mask)
-    dmask = ds.sum_to_size(mask.shape).to(mask.dtype) if learned_mask else None
-    return (dq, dk, dv, dx, dmask, dp.sum((0, 2)), *[None] * 7)  # of seed and settings
+    outputs, tensors = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    dq, dk, dv, dx, dp = _backward(grad, *outputs, *tensors, *ctx.settings)
+    return (dq, dk, dv, dx, None, dp.sum((0, 2)), *[None] * 7)  # of the mask, seed and settings
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)
@@ -209,12 +194,11 @@ def _empty_forward(query: Tensor) -> tuple[Tensor, ...]:
     return out, lost, top, torch.empty_like(top)
 
 
-def _empty_backward(inputs: _Arguments, mask_gradient: bool) -> Any:
+def _empty_backward(inputs: _Arguments) -> Any:
     query, key = inputs.query, inputs.key
     dq, dx, dk, dv = (empty_states(x) for x in (query, query, key, key))
     dp = query.new_empty(query.shape[:3], dtype=torch.float32)
-    matrix = (*query.shape[:3], key.shape[2]) if mask_gradient else (0,)
-    return dq, dk, dv, dx, dp, query.new_empty(matrix, dtype=torch.float32)
+    return dq, dk, dv, dx, dp
 
 
 def common(query: Tensor, value: Tensor) -> torch.dtype:
@@ -285,12 +269,11 @@ class _Call:
         block: Block,
         tensors: tuple[Tensor, ...],
         grad: Tensor | None = None,
-        **constants: Any,
     ) -> None:
         """Run a kernel; `tensors` are those that follow the `pointers` of all kernels."""
         of_keys = name == "columns_backward"
         axes = ("KEY_BLOCK", "ROW_BLOCK") if of_keys else ("ROW_BLOCK", "KEY_BLOCK")
-        constants |= self.constants | dict(zip(axes, block[:2], strict=True))
+        constants = self.constants | dict(zip(axes, block[:2], strict=True))
         strides = self.strides if grad is None else [*self.strides, *grad.stride()[:3]]
         batch, heads, tokens, _ = self.states[of_keys].shape
         with torch.cuda.device(self.device if self.device.type == "cuda" else -1):

@@ -207,16 +207,14 @@ def _again(s, distance, product, top, norm, delta, kept, power, eps, dropout, FA
 @triton.jit
 def rows_backward(
     Q, K, V, X, CENTRE, MASK_AT, P, SEED, GRAD, OUT, LOST, TOP, NORM, DELTA, DQ, DX, DP,
-    DMASK,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, x_b, x_h, x_n, m_b, m_h, m_x, m_y, g_b, g_h, g_n,
     heads, rows, keys, scaling, eps, dropout,
     GROUP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     ROW_BLOCK: tl.constexpr, KEY_BLOCK: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
     DROPOUT: tl.constexpr, CENTRED: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
     WIDE: tl.constexpr, WIDE_PRECISION: tl.constexpr,
-    MASK_GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """Gradients that belong to rows: of the queries, of the rows' values, of p; dScores if asked.
+    """Gradients that belong to rows: of the queries, of the rows' values, of p.
 
     Beside them delta = rowsum(T) = dO . out, for `columns_backward` too. The rounded `out` would
     double the worst error of the queries' gradient, so what its rounding lost is added.
@@ -272,9 +270,6 @@ def rows_backward(
         dx -= product(rounded, y.to(WIDE), WIDE_PRECISION)
         pulls += tl.sum(rounded.to(tl.float32), 1)
         dp += tl.sum(logs, 1)
-        if MASK_GRADIENT:
-            inside = (x_at[:, None] < rows) & (y_at[None, :] < keys)
-            tl.store(DMASK + at[:, None] * keys + y_at[None, :], ds, mask=inside)
     store(DQ + first, x_at, columns, heads, dq * scaling, rows, WIDTH)
     dx = exponent * (dx + pulls[:, None] * x.to(tl.float32))
     store(DX + first, x_at, columns, heads, dx, rows, WIDTH)

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.backends import AttentionInputs, attention_matrix
-from hf_graphattn.backends.sdpa import KEPT_STATES
+from hf_graphattn.backends.fused import KEPT_STATES
 
-from .base import Part, Scalar, combination, part_of, parts, row_blocks
+from . import Part, Scalar, combination, part_of, parts, refuse_second_derivatives, row_blocks
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
 BLOCK_ELEMENTS = 2**20  # of a block's matrices, 4 MB in float32 a thread, or one head a thread
@@ -183,14 +183,12 @@ class _Blockwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives("shared")
         plan, needed = ctx.plan, ctx.needs_input_grad[1:]
         saved = list(ctx.saved_tensors)  # under checkpointing they are read only once
         inputs, kept = saved[: len(needed)], saved[len(needed) :]
         query, key, mask, value, *scalars = inputs
         powers, kept = kept[: len(scalars) - 1], kept[len(scalars) - 1 :]
-        if torch.is_grad_enabled():
-            with torch.autocast(query.device.type, enabled=False):
-                return None, *_differentiable(plan, inputs, needed, grad)
         precise = torch.promote_types(query.dtype, torch.float32)
         sums = [
             torch.zeros_like(x, dtype=precise) if need else None
@@ -246,17 +244,3 @@ def _add(
     for total, part in zip((d_query, d_key, d_value), grads, strict=True):
         if total is not None:
             total.copy_(part.unflatten(0, grad.shape[:2]))
-
-
-def _differentiable(
-    plan: _Plan, inputs: list[Any], needed: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    """The backward in operations that torch can differentiate, for second derivatives."""
-    # New views: the graph by which one input was made of another is not differentiated here.
-    inputs = [None if x is None else x.view_as(x) for x in inputs]
-    query, key, mask, value, *scalars = inputs
-    matrix = attention_matrix(AttentionInputs(query, key, mask, plan.causal, plan.scaling, 0.0))
-    out = naive(matrix.__matmul__, value, scalars)
-    leaves = [x for x, need in zip(inputs, needed, strict=True) if need]
-    grads = iter(torch.autograd.grad(out, leaves, grad, create_graph=True))
-    return tuple(next(grads) if need else None for need in needed)

@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, path_text
 from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.model.adapters import base_model, original_filter, refuse_adapted
 from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
 from hf_graphattn.model.parallel import whole
+from hf_graphattn.model.save import CHECKSUM, checksum
 from hf_graphattn.patching.patch import Model, patch, unpatch_model
-from hf_graphattn.sharing.checkpoints import HUB_ARGUMENTS, find_file, reading
-from hf_graphattn.sharing.save import CHECKSUM, checksum
 from hf_graphattn.variants import GraphFilter
 
+from .checkpoints import HUB_ARGUMENTS, find_file, reading
 from .load import load_filter_tensors
 
 FILTERS_NAME = "graph_filters.safetensors"
@@ -83,12 +83,15 @@ def load_filters(
     """
     refuse_no_model(model)
     path = path_text("path_or_repo", path_or_repo)
-    saved, shape, tensors = read_filters(path, kwargs)
-    with reading(path):
-        variant = read_entry(saved, path)
+    unknown = sorted(kwargs.keys() - set(HUB_ARGUMENTS))
+    if unknown:
+        raise TypeError(f"unexpected arguments: {', '.join(unknown)}")
     refuse_adapted(model, "Load the filters before PEFT wraps the model.")
-    here = shape_of(model)
-    differing = [f"{n} {shape.get(n)}, here {here[n]}" for n in here if here[n] != shape.get(n)]
+    with reading(path):
+        saved, shape, tensors = read_filters(path, kwargs)
+        variant = read_entry(saved, path)
+        here = shape_of(model)
+        differing = [f"{n} {shape.get(n)}, here {here[n]}" for n in here if here[n] != shape.get(n)]
     if differing:
         raise GraphAttentionError(
             f"the filters of {path!r} do not fit {type(model).__name__}: they were saved from a "
@@ -106,32 +109,21 @@ def load_filters(
 def read_filters(
     path: str, where: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """(`graph_attn`, the base's shape, tensors) of a file of filters.
+    """(`graph_attn`, the base's shape, tensors) of a file of filters; call it in `reading(path)`.
 
     Raises:
-        GraphAttentionError: there is no such file, or it is damaged.
+        GraphAttentionError: there is no such file.
     """
-    unknown = sorted(where.keys() - set(HUB_ARGUMENTS))
-    if unknown:
-        raise TypeError(f"unexpected arguments: {', '.join(unknown)}")
     file = find_file(path, FILTERS_NAME, where)
     if file is None:
         raise GraphAttentionError(
             f"{path!r} has no {FILTERS_NAME}. Write it with save_filters(model, folder); or, if "
             f"this is a whole patched model, load it with from_pretrained(path)."
         )
-    try:
-        with safe_open(file, framework="pt") as opened:
-            about = {key: json.loads(text) for key, text in (opened.metadata() or {}).items()}
-            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
-        if not isinstance(about["shape"], dict):
-            raise ValueError(f"its 'shape' is {about['shape']!r}")
-        return about["graph_attn"], about["shape"], tensors
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise GraphAttentionError(
-            f"{file} is not a file of filters, or is damaged ({error}). Write it again with "
-            f"save_filters(model, folder)."
-        ) from error
+    with safe_open(file, framework="pt") as opened:
+        about = {key: json.loads(text) for key, text in (opened.metadata() or {}).items()}
+        tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    return about["graph_attn"], about["shape"], tensors
 
 
 def shape_of(model: nn.Module) -> dict[str, Any]:

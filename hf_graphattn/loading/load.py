@@ -24,11 +24,12 @@ from hf_graphattn.model.adapters import CONFIG_NAME
 from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION, read_entry
 from hf_graphattn.model.filters import filter_parameters, read_config
 from hf_graphattn.model.parallel import shared_as
-from hf_graphattn.patching.insert import CHECKED
+from hf_graphattn.model.save import ASKS, CHECKSUM, checksum
+from hf_graphattn.patching import CHECKED
 from hf_graphattn.patching.patch import patch, warn_if_not_plain
-from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, read_filter_tensors, reading
-from hf_graphattn.sharing.save import ASKS, CHECKSUM, checksum
 from hf_graphattn.variants import VariantConfig
+
+from .checkpoints import find_file, hub_arguments, read_filter_tensors, reading
 
 
 def from_pretrained(
@@ -58,20 +59,11 @@ def from_pretrained(
             saved; `attn_implementation` is given; or `graph_attn` is given for a patched one.
     """
     if "attn_implementation" in kwargs:
-        raise refusal(
-            "attn_implementation",
-            kwargs["attn_implementation"],
-            "nothing, since a patched model has its own",
-            "Use backend=... to choose how it is computed.",
-        )
+        allowed = "nothing, since a patched model has its own; backend=... chooses how it computes"
+        raise refusal("attn_implementation", kwargs["attn_implementation"], allowed)
     path = path_text("path_or_repo", path_or_repo)
     with reading(path):
-        if find_file(path, CONFIG_NAME, hub_arguments(kwargs)) is not None:
-            raise GraphAttentionError(
-                f"{path!r} holds a PEFT adapter: transformers would load it with the model, and "
-                f"drop its filters silently. Load the model from a folder without {CONFIG_NAME}, "
-                f"and then the adapter with load_peft(model, adapter)."
-            )
+        _refuse_adapter(path, hub_arguments(kwargs))
         config, kwargs = _config(path, kwargs)
         saved = getattr(config, "graph_attn", None)
         tensors = read_filter_tensors(
@@ -98,6 +90,20 @@ def from_pretrained(
     return loaded
 
 
+def load_any(path: str) -> PreTrainedModel:
+    """The model of a folder or hub repository, patched or plain, of the class that it names.
+
+    Raises:
+        GraphAttentionError: there is no such folder, or its files are damaged.
+    """
+    _refuse_missing(path)
+    with reading(path):
+        _refuse_adapter(path, {})
+        config = AutoConfig.from_pretrained(path)
+        patched = getattr(config, ENTRY, None) is not None
+        return from_pretrained(path) if patched else _named_class(config).from_pretrained(path)
+
+
 def outline(
     path: str, *, revision: str = "main", trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, VariantConfig | None]:
@@ -107,13 +113,13 @@ def outline(
 
     Args:
         path: a folder, or the name of a hub repository.
-        revision, trust_remote_code: as in transformers' `from_pretrained`.
+        revision: of the repository, as in transformers' `from_pretrained`.
+        trust_remote_code: whether the repository's own code may run.
 
     Raises:
         GraphAttentionError: there is no such folder, or the config makes no model.
     """
-    if path.startswith((".", os.sep, "~")) and not os.path.isdir(path):
-        raise refusal("the model", path, "a folder that exists, or the name of a hub repository")
+    _refuse_missing(path)
     with reading(path):
         config = AutoConfig.from_pretrained(
             path, revision=revision, trust_remote_code=trust_remote_code
@@ -123,14 +129,34 @@ def outline(
         has_code = trust_remote_code and not entry
         auto_map = getattr(config, "auto_map", {}) if has_code else {}
         with torch.device("meta"):
-            model = _from_repository_code(config, auto_map, revision) or _from_transformers(config)
+            model = _from_repository_code(config, auto_map, revision)
+            if model is None:
+                cls = _named_class(config)
+                model = cls.from_config(config) if cls is AutoModel else cls(config)
         return model, None if entry is None else read_entry(entry, path)
 
 
-def _from_transformers(config: Any) -> PreTrainedModel:
+def _refuse_missing(path: str) -> None:
+    """Raise `GraphAttentionError` for a folder that is not there: transformers asks the hub."""
+    if path.startswith((".", os.sep, "~")) and not os.path.isdir(path):
+        raise refusal("the model", path, "a folder that exists, or the name of a hub repository")
+
+
+def _refuse_adapter(path: str, where: dict[str, Any]) -> None:
+    if find_file(path, CONFIG_NAME, where) is not None:
+        raise GraphAttentionError(
+            f"{path!r} holds a PEFT adapter: transformers would load it with the model, and drop "
+            f"its filters silently. Load the model from a folder without {CONFIG_NAME}, and then "
+            f"the adapter with load_peft(model, adapter); merge_and_unload() makes one model of "
+            f"both, which can be saved."
+        )
+
+
+def _named_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers that a config names; `AutoModel` if it names none."""
     classes = [getattr(transformers, str(name), None) for name in config.architectures or ()]
     models = [c for c in classes if isinstance(c, type) and issubclass(c, PreTrainedModel)]
-    return models[0](config) if models else AutoModel.from_config(config)
+    return models[0] if models else AutoModel
 
 
 def _from_repository_code(
@@ -174,12 +200,9 @@ def _variant(
             f"only a part of the model was patched. Patch the whole model and save it again."
         )
     if saved is not None and graph_attn is not None:
-        raise refusal(
-            "graph_attn",
-            graph_attn,
-            f"nothing, since {path!r} is patched already",
-            "Leave it out; or unpatch_model(model) after loading, then patch_model(model, config).",
-        )
+        remedy = "Leave it out; or load, unpatch_model(model), then patch_model(model, config)."
+        allowed = f"nothing, since {path!r} is patched already"
+        raise refusal("graph_attn", graph_attn, allowed, remedy)
     if saved is not None:
         return read_entry(saved, path)
     if graph_attn is None:
@@ -252,20 +275,13 @@ def load_filter_tensors(
             not what was saved.
     """
     parameters = dict(filter_parameters(model))
-    here = {saved: name for name in parameters for saved in _saved_names(name, model)}
-    tensors = {here.get(key, key): tensor for key, tensor in tensors.items()}
-    missing = sorted(parameters.keys() - tensors.keys())
-    left_over = sorted(tensors.keys() - parameters.keys())
-    wrong = [
-        f"{name} is {tuple(tensors[name].shape)}, not {tuple(parameters[name].shape)}"
-        for name in sorted(parameters.keys() & tensors.keys())
-        if tensors[name].shape != parameters[name].shape
-    ]
-    if missing or left_over or wrong:
+    names = {saved: name for name in parameters for saved in _saved_names(name, model)}
+    tensors = {names.get(key, key): tensor for key, tensor in tensors.items()}
+    differing = differing_shapes(parameters, tensors)
+    if differing:
         raise GraphAttentionError(
-            f"the filters of {path!r} do not fit their config. Missing: {_few(missing)}. "
-            f"Left over: {_few(left_over)}. Misshapen: {_few(wrong)}. The checkpoint is damaged or "
-            f"was edited: save the model again."
+            f"the filters of {path!r} do not fit their config. Missing, left over or misshapen: "
+            f"{differing}. The checkpoint is damaged or was edited: save the model again."
         )
     refuse_damaged(tensors, path)
     digest = checksum(read_config(model), (tensors[name] for name in parameters))
@@ -281,19 +297,22 @@ def load_filter_tensors(
             parameter.copy_(shared_as(parameter, tensors[name]))
 
 
+def differing_shapes(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> str:
+    """The first four names whose tensors differ in shape or are missing; "" if none do."""
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (some, others)]
+    names = sorted(some.keys() | others.keys())
+    return ", ".join([n for n in names if shapes[0].get(n) != shapes[1].get(n)][:4])
+
+
 def refuse_damaged(tensors: Mapping[str, Tensor], path: str) -> None:
     """Raise `GraphAttentionError` for a tensor that no filter can have saved."""
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            what = f"of dtype {tensor.dtype}"
-        elif not tensor.float().isfinite().all():
-            what = "not finite"
-        else:
-            continue
-        raise GraphAttentionError(
-            f"the filter tensor {name} of {path!r} is {what}; allowed: finite floating-point "
-            f"numbers. The file is damaged or was edited, or its training diverged: save it again."
-        )
+        if not (tensor.is_floating_point() and tensor.float().isfinite().all()):
+            raise GraphAttentionError(
+                f"the filter tensor {name} of {path!r} is {tensor.dtype} and not finite "
+                f"floating-point numbers. The file is damaged or was edited, or its training "
+                f"diverged: save it again."
+            )
 
 
 def _saved_names(name: str, model: nn.Module) -> Iterator[str]:
@@ -309,8 +328,3 @@ def _saved_names(name: str, model: nn.Module) -> Iterator[str]:
     for saved in (prefix + name, name.removeprefix(prefix), name):
         yield saved
         yield from revert_weight_conversion(model, {saved: torch.empty(0)})
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more if names else "none"

@@ -24,13 +24,13 @@ from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
 from hf_graphattn.model.adapters import base_model, make_note, read_notes
 from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
 from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
+from hf_graphattn.model.save import CHECKSUM, checksum_of_base
 from hf_graphattn.patching.patch import patch
-from hf_graphattn.sharing.checkpoints import find_file, hub_arguments, reading
-from hf_graphattn.sharing.save import CHECKSUM, checksum_of_base
 from hf_graphattn.variants import VariantConfig
 
+from .checkpoints import find_file, hub_arguments, reading
 from .filter_files import FILTERS_NAME, load_filters, read_filters
-from .load import refuse_damaged
+from .load import differing_shapes, refuse_damaged
 
 BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
 
@@ -72,12 +72,8 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
     """
     refuse_no_model(model)
     if base_model(model) is not model:
-        raise refusal(
-            "model",
-            type(model).__name__,
-            "a base model, which PEFT has not wrapped",
-            "Call model.load_adapter(path, adapter_name).",
-        )
+        allowed, remedy = "a base model", "Call model.load_adapter(path, adapter_name)."
+        raise refusal("model", type(model).__name__, allowed, remedy)
     path, where = path_text("adapter", adapter), hub_arguments(kwargs)
     with reading(path), _unchanged(model):
         try:
@@ -170,14 +166,9 @@ def _check(model: PreTrainedModel, saved: dict[str, Tensor], has_filters: bool, 
         )
     if not saved:
         return  # the adapter has no filters of its own, or all their scalars are fixed
-    here = {name: parameter.shape for name, parameter in filter_parameters(model)}
-    shapes = {name: tensor.shape for name, tensor in saved.items()}
-    if here != shapes:
-        differing = sorted(
-            name for name in here.keys() | shapes.keys() if here.get(name) != shapes.get(name)
-        )
+    differing = differing_shapes(dict(filter_parameters(model)), saved)
+    if differing:
         raise GraphAttentionError(
-            f"the filters of the adapter {path!r} are not those of {type(model).__name__}: "
-            f"{len(differing)} differ, {', '.join(differing[:4])}. Patch the base with the config "
-            f"of the training."
+            f"the filters of the adapter {path!r} are not those of {type(model).__name__}: they "
+            f"differ in {differing}. Patch the base with the config of the training."
         )

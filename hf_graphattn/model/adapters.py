@@ -8,7 +8,6 @@ saved with the adapter. `loading.peft` loads adapters.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -60,11 +59,6 @@ def active_filter(graph_filter: Any) -> GraphFilter:
         return original_filter(graph_filter)
     copies, active = graph_filter.modules_to_save, [*graph_filter.active_adapters][:1]
     return copies[active[0]] if active and active[0] in copies else original_filter(graph_filter)
-
-
-def is_adapter_folder(folder: Path) -> bool:
-    """Whether PEFT saved an adapter here."""
-    return (folder / CONFIG_NAME).is_file()
 
 
 def make_note(entry: dict[str, Any]) -> str:

@@ -122,30 +122,21 @@ def read_entry(entry: object, path: str) -> VariantConfig:
     Raises:
         GraphAttentionError: this version cannot read the entry.
     """
-    number = entry.get("format") if isinstance(entry, dict) else None
-    if not isinstance(entry, dict) or type(number) is not int or number < 1:
+    again = "It was edited, or damaged: save the patched model again."
+    if not isinstance(entry, dict) or type(entry.get("format")) is not int or entry["format"] < 1:
         raise refusal(
-            f"'graph_attn' in {path!r}",
-            entry,
-            f"an object with 'format': {FORMAT}",
-            "It was edited, or damaged: save the patched model again.",
+            f"'graph_attn' in {path!r}", entry, f"an object with 'format': {FORMAT}", again
         )
     if entry["format"] > FORMAT:
-        raise refusal(
-            f"the format of 'graph_attn' in {path!r}",
-            entry["format"],
-            f"at most {FORMAT}",
-            f"It was saved by hf_graphattn {entry.get('hf_graphattn')}: upgrade hf_graphattn.",
-        )
+        remedy = f"It was saved by hf_graphattn {entry.get('hf_graphattn')}: upgrade hf_graphattn."
+        what = f"the format of 'graph_attn' in {path!r}"
+        raise refusal(what, entry["format"], f"at most {FORMAT}", remedy)
     config = variant_from_dict(entry)
     missing = sorted(config.to_dict().keys() - entry.get("settings", {}).keys())
     if missing:
-        raise refusal(
-            f"'settings' of 'graph_attn' in {path!r}",
-            entry.get("settings"),
-            f"an object with every setting of variant {config.variant!r}, and {missing} is missing",
-            "It was edited, or damaged: save the patched model again.",
-        )
+        what = f"'settings' of 'graph_attn' in {path!r}"
+        allowed = f"every setting of variant {config.variant!r}, and {missing} is missing"
+        raise refusal(what, entry.get("settings"), allowed, again)
     return config
 
 

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from hf_graphattn.architectures.find import AttentionModule
+from hf_graphattn.architectures import AttentionModule
 from hf_graphattn.errors import refusal
 from hf_graphattn.variants import GraphFilter
 from hf_graphattn.variants.base import refuse_tokens
@@ -29,20 +29,13 @@ STYLES = (SPLIT, "rowwise", "replicate", "replicated_with_grad_allreduce")
 def refuse_spread(model: Any) -> None:
     """Raise `GraphAttentionError` if new filters would not be spread over processes as it is."""
     config = getattr(getattr(model, "config", None), "distributed_config", None)
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
-        how = "sharded by FSDP"
-    elif getattr(config, "pp_size", 1) > 1:
-        how = "cut into stages by pipeline parallelism"
-    elif is_spread(model) and not getattr(model, "tp_size", None):
-        how = "spread over processes by hand"
-    else:
-        return
-    raise refusal(
-        "model",
-        f"{type(model).__name__} {how}",
-        'a whole model, or one that transformers loaded with tp_plan="auto"',
-        "Patch the whole model; FSDP shards it afterwards.",
-    )
+    in_stages = getattr(config, "pp_size", 1) > 1
+    is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
+    by_hand = is_spread(model) and not getattr(model, "tp_size", None)
+    if in_stages or is_sharded or by_hand:
+        name = f"{own_class(model).__name__}, sharded by FSDP, cut into stages or spread by hand"
+        allowed = 'a whole model, or one that transformers loaded with tp_plan="auto"'
+        raise refusal("model", name, allowed, "Patch the whole model; FSDP shards it afterwards.")
 
 
 def own_class(module: nn.Module) -> type[nn.Module]:
@@ -75,22 +68,16 @@ def heads_mesh(model: Any, layer: AttentionModule) -> DeviceMesh | None:
     }
     others = {name: style for name, style in plan.items() if style not in STYLES}
     if others:
-        raise refusal(
-            "tp_plan",
-            others,
-            f"the styles {', '.join(STYLES)} inside {layer.name}",
-            'Load the model with tp_plan="auto", or in one process.',
-        )
+        allowed = f"the styles {', '.join(STYLES)} inside {layer.name}"
+        remedy = 'Load the model with tp_plan="auto", or in one process.'
+        raise refusal("tp_plan", others, allowed, remedy)
     if SPLIT not in plan.values():
         return None
     (mesh,) = meshes
     if layer.num_heads % mesh.size():
-        raise refusal(
-            f"the number of heads of {layer.name}",
-            layer.num_heads,
-            f"a multiple of the {mesh.size()} processes of tensor parallelism",
-            "Load the model in fewer processes.",
-        )
+        what = f"the number of heads of {layer.name}"
+        allowed = f"a multiple of the {mesh.size()} processes of tensor parallelism"
+        raise refusal(what, layer.num_heads, allowed, "Load the model in fewer processes.")
     return mesh
 
 
@@ -104,12 +91,9 @@ def share_heads(graph_filter: GraphFilter, mesh: DeviceMesh) -> None:
     refuse_tokens(config, "a model whose heads processes share")
     others = [name for name, _ in graph_filter.named_parameters() if name not in config.scalars]
     if others:
-        raise refusal(
-            f"the parameters of variant {config.variant!r}",
-            others,
-            "its scalars alone, where processes share the heads",
-            "Load the model in one process.",
-        )
+        what = f"the parameters of variant {config.variant!r}"
+        allowed = "its scalars alone, where processes share the heads"
+        raise refusal(what, others, allowed, "Load the model in one process.")
     graph_filter.is_shared = True
     for name in config.scalars:
         scalar = getattr(graph_filter, name)

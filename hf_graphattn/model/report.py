@@ -6,14 +6,13 @@ import html
 import itertools
 import sys
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.architectures.find import AttentionModule, find
+from hf_graphattn.architectures import AttentionModule, Plan, find
 
 from .adapters import active_filter, original_filter
 from .filters import graph_filters, refuse_no_model, refuse_plain
@@ -24,7 +23,47 @@ SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest va
 
 
 @dataclass(frozen=True)
-class ReportRow:
+class Table:
+    """Text when printed, HTML in a notebook.
+
+    cells: the text of each row. rows: the objects that the cells show.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    rows: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = sys.maxsize) -> str:
+        """The table, folded until it is no wider than `width`; inside of words at last."""
+        rows = [self.headings, *self.cells]
+        columns = [[*column] for column in zip(*rows, strict=True)]
+        widths = [max(map(len, column)) for column in columns]
+        longest = [max(map(len, " ".join(column).split())) for column in columns]
+        while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+            spaces = [(wide > word, wide) for wide, word in zip(widths, longest, strict=True)]
+            widths[spaces.index(max(spaces))] -= 1
+        rows.insert(1, tuple("-" * wide for wide in widths))
+        lines = [
+            "  ".join(part.ljust(wide) for part, wide in zip(parts, widths, strict=True)).rstrip()
+            for cells in rows
+            for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
+        ]
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+            for tag, cells in (("th", self.headings), *(("td", cells) for cells in self.cells))
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><caption>{html.escape(self.title)}</caption>{body}</table>"
+
+
+class ReportRow(NamedTuple):
     """One self-attention module. Without a filter its variant is "plain" and the rest is empty.
 
     layer: its index in `layers`; None for a module that calls its filter itself, by `ga.attention`.
@@ -41,72 +80,8 @@ class ReportRow:
     backend: str
     reason: str
 
-    def cells(self) -> tuple[str, ...]:
-        scalars = "  ".join(
-            f"{name}{'*' if name in self.learned else ''} {_text(value)}"
-            for name, value in self.scalars.items()
-        )
-        backend = f"{self.backend}: {self.reason}" if self.backend else ""
-        layer = "" if self.layer is None else str(self.layer)
-        return (layer, self.module, str(self.heads), self.variant, scalars, backend)
 
-
-class Row(Protocol):
-    """A row of a table."""
-
-    def cells(self) -> tuple[str, ...]: ...
-
-
-class Table:
-    """Text when printed, HTML in a notebook."""
-
-    headings: ClassVar[tuple[str, ...]]
-
-    title: str
-    rows: Sequence[Row]
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = sys.maxsize) -> str:
-        """The table, folded until it is no wider than `width`; inside of words at last."""
-        rows = [self.headings, *(row.cells() for row in self.rows)]
-        columns = [[*column] for column in zip(*rows, strict=True)]
-        widths = [max(map(len, column)) for column in columns]
-        longest = [max(map(len, " ".join(column).split())) for column in columns]
-        while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
-            spaces = [(wide > word, wide) for wide, word in zip(widths, longest, strict=True)]
-            widths[spaces.index(max(spaces))] -= 1
-        rows.insert(1, tuple("-" * wide for wide in widths))
-        lines = [
-            "  ".join(part.ljust(wide) for part, wide in zip(parts, widths, strict=True)).rstrip()
-            for cells in rows
-            for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
-        ]
-        return "\n".join([self.title, *lines])
-
-    def _repr_html_(self) -> str:
-        def row(tag: str, cells: tuple[str, ...]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-        body = "".join(row("td", line.cells()) for line in self.rows)
-        caption = f"<caption>{html.escape(self.title)}</caption>"
-        head = row("th", self.headings)
-        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
-
-
-@dataclass(frozen=True)
-class Report(Table):
-    """The table of `report(model)`."""
-
-    headings = HEADINGS
-
-    title: str
-    rows: tuple[ReportRow, ...]
-
-
-@dataclass(frozen=True)
-class SupportRow:
+class SupportRow(NamedTuple):
     """One attention module. kind: "self", "cross", or "own", which a filter cannot reach."""
 
     module: str
@@ -115,52 +90,46 @@ class SupportRow:
     heads: int
     says: str
 
-    def cells(self) -> tuple[str, ...]:
-        return (self.module, self.attention, self.kind, str(self.heads or ""), self.says)
 
-
-@dataclass(frozen=True)
-class Support(Table):
-    """The table of `supported(model)`."""
-
-    headings = ("module", "class", "attention", "heads", "filter")
-
-    title: str
-    rows: tuple[SupportRow, ...]
-
-
-def supported(model: nn.Module) -> Support:
+def supported(model: nn.Module) -> Table:
     """Which attention modules of a model can have a filter, and why not: nothing is computed.
+
+    Returns:
+        A table; its `rows` are a `SupportRow` for each attention module.
 
     Raises:
         GraphAttentionError: it is no model.
     """
     refuse_no_model(model)
     plan, rows = find(model), []
-    needs_check = bool(plan.needs_check)
     for layer in plan.attention:
         kind = "self" if layer.is_self_attention else "cross"
-        answer = _supports(layer, needs_check) if layer.is_self_attention else "no: stays plain"
+        answer = _supports(layer, plan) if layer.is_self_attention else "no: stays plain"
         cls = type(layer.module).__name__
         rows.append(SupportRow(layer.name, cls, kind, layer.num_heads, answer))
     for name, module in plan.out_of_reach:
         cls = type(module).__name__
         rows.append(SupportRow(name, cls, "own", 0, f"no: {plan.why_plain[cls]}"))
-    count = len(plan.self_attention)
-    return Support(f"{type(model).__name__}: {count} self-attention modules in reach", tuple(rows))
+    title = f"{type(model).__name__}: {len(plan.self_attention)} self-attention modules in reach"
+    cells = ((row.module, row.attention, row.kind, str(row.heads or ""), row.says) for row in rows)
+    headings = ("module", "class", "attention", "heads", "filter")
+    return Table(title, headings, tuple(cells), tuple(rows))
 
 
-def _supports(attention: AttentionModule, needs_check: bool) -> str:
-    answer = "after a check (check=...)" if needs_check else "yes: verified"
+def _supports(attention: AttentionModule, plan: Plan) -> str:
+    answer = "after a check (check=...)" if plan.needs_check else "yes: verified"
     return answer if attention.row is None else f"{answer}; filters linear in the values, no cache"
 
 
-def report(model: nn.Module) -> Report:
+def report(model: nn.Module) -> Table:
     """What was patched: a row for each self-attention module, in the order that `layers` counts.
 
     Then a row for each module that calls its filter itself, by `ga.attention`.
 
     If FSDP or tensor parallelism has spread the model over processes, each of them must call this.
+
+    Returns:
+        A table; its `rows` are `ReportRow`s.
 
     Raises:
         GraphAttentionError: the model has no filters.
@@ -181,7 +150,7 @@ def report(model: nn.Module) -> Report:
     parts += [f"{len(callers)} with a filter of one's own"] if callers else []
     learned = sum(p.numel() for original in originals.values() for p in original.parameters())
     title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
-    return Report(title, tuple(rows))
+    return Table(title, HEADINGS, tuple(map(_cells, rows)), tuple(rows))
 
 
 def _row(
@@ -201,6 +170,16 @@ def _row(
         why += f"; {backends.DELEGATE} for arguments that only {type(module).__name__} knows"
     values = {scalar: _value(getattr(current, scalar)) for scalar in config.scalars}
     return ReportRow(layer, name, heads, config.variant, values, config.trainable, backend, why)
+
+
+def _cells(row: ReportRow) -> tuple[str, ...]:
+    scalars = "  ".join(
+        f"{name}{'*' if name in row.learned else ''} {_text(value)}"
+        for name, value in row.scalars.items()
+    )
+    backend = f"{row.backend}: {row.reason}" if row.backend else ""
+    layer = "" if row.layer is None else str(row.layer)
+    return (layer, row.module, str(row.heads), row.variant, scalars, backend)
 
 
 def _value(value: float | Tensor) -> Any:

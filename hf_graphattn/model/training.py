@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures.find import find
+from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants.base import finite_number
 
@@ -35,22 +35,19 @@ def optimizer_groups(
             rate is not a finite number of at least 0.
     """
     refuse_no_model(model)
+    rate = learning_rate if filter_learning_rate is None else filter_learning_rate
     rates = {"learning_rate": learning_rate, "weight_decay": weight_decay}
-    for name, value in (rates | {"filter_learning_rate": filter_learning_rate}).items():
-        if (value is not None or name in rates) and finite_number(name, value) < 0:
+    for name, value in (rates | {"filter_learning_rate": rate}).items():
+        if finite_number(name, value) < 0:
             raise refusal(name, value, "a finite number of at least 0")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     scalars = {id(parameter) for _, parameter in filter_parameters(model)}
     of_filters = [parameter for parameter in trained if id(parameter) in scalars]
     others = [parameter for parameter in trained if id(parameter) not in scalars]
     if filter_learning_rate is not None and not of_filters:
-        raise refusal(
-            "filter_learning_rate",
-            filter_learning_rate,
-            "None for a model that trains no filter scalar",
-            "Leave it out, or name scalars in the config's trainable.",
-        )
-    rate = learning_rate if filter_learning_rate is None else filter_learning_rate
+        allowed = "None for a model that trains no filter scalar"
+        remedy = "Leave it out, or name scalars in the config's trainable."
+        raise refusal("filter_learning_rate", filter_learning_rate, allowed, remedy)
     groups = (
         ([p for p in others if p.ndim > 1], learning_rate, weight_decay),
         ([p for p in others if p.ndim <= 1], learning_rate, 0.0),

@@ -1,21 +1,21 @@
 """The check that a filter computes what it should on a model.
 
 Of every attention class that transformers dispatches, the convention is known and the details
-are not: masks, caches, arguments that only the class's own attention reads. So a model whose
+are not: masks, caches, arguments that only the class reads. So a model whose
 classes are not verified is compared with itself, on a copy in float64:
 
-    plain       filters that change nothing, against the architecture's own eager attention
-    filtered    GFSA, against GFSA whose every `attend` is the architecture's own eager attention
-                or, where it has none to call, its own product of A and the values
+    plain       filters that change nothing, against the architecture's eager attention
+    filtered    GFSA, against GFSA whose every `attend` is the architecture's eager attention or,
+                where it has none to call, the product of A and the values that its class makes
     fused       the same by fused passes, which "auto" takes for batches that are larger
     effect      GFSA changes what the model returns
     reached     the batch reaches every module that has a filter
-    plat ...    the variant of the caller, against its form with the architecture's own attention
-                or, where that cannot compute it, with the kept matrix
+    plat ...    the variant of the caller, against its form with the architecture's attention or,
+                where that cannot compute it, with the kept matrix
     cached      what it generates with a cache, against without
 
-GFSA's scalars are random there, each head's its own, so that no head can stand for another. The
-comparison with its own attention is ours, not the papers'.
+GFSA's scalars are random there and differ between heads, so that no head can stand for another. The
+comparison is ours, not the papers'.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_graphattn.architectures.find import MULTIHEAD, Plan, find
+from hf_graphattn.architectures import MULTIHEAD, Plan, find
 from hf_graphattn.architectures.own_attention import is_registered
 from hf_graphattn.backends import DELEGATE, EAGER, SDPA
 from hf_graphattn.errors import GraphAttentionError, refusal
@@ -39,7 +39,7 @@ from hf_graphattn.model.filters import graph_filters
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.gfsa import GFSAConfig
 
-from .insert import insert_filters, remove_filters, torch_encoders
+from . import insert_filters, remove_filters
 
 # Relative to a tensor's largest value. Many architectures round to float32 inside, in float64 too.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}
@@ -52,16 +52,23 @@ NOT_GENERATED_FROM = ("labels", "decoder_input_ids", "decoder_attention_mask", "
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One comparison. error: the largest difference, relative; None where nothing was compared."""
+    """One comparison.
+
+    Attributes:
+        name: what was compared, as in the list above.
+        error: the largest difference, relative; None where nothing was compared.
+        passed: whether it is within the tolerance.
+        note: why it failed, or was not made.
+    """
 
     name: str
     error: float | None
     passed: bool
-    says: str = ""
+    note: str = ""
 
     def __str__(self) -> str:
         error = "" if self.error is None else f"{self.error:.1e}"
-        return f"{self.name:10}{'yes' if self.passed else 'NO':5}{error:10}{self.says}".rstrip()
+        return f"{self.name:10}{'yes' if self.passed else 'NO':5}{error:10}{self.note}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,13 @@ class Check:
 
 
 def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str, Any]) -> Check:
-    """The comparisons of a plain model with its own attention; it is not touched.
+    """Make the comparisons on a copy of a plain model.
+
+    Args:
+        model: the model; it is not touched.
+        config: the filters that the caller wants.
+        backend: as in `patch_model`.
+        batch: the inputs of a forward.
 
     Raises:
         GraphAttentionError: the filters cannot be put into the model or cannot compute the batch;
@@ -102,13 +115,13 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     none, some = (replace(base, layers=config.layers) for base in (NEUTRAL, FILTERED))
     chosen = []
     if config != some:
-        outputs = _placed(plan, run, config, backend)
+        outputs = _filtered(plan, run, config, backend)
         chosen.append(_compared(config.variant, outputs, _expected(plan, run, config), tolerance))
     # A backend that the comparison's filter does not have is a kernel of the caller's variant.
     used = backend if backend in ("auto", *some.build(1).backends) else "auto"
     missed: dict[str, torch.nn.Module] = {}
-    neutral = _placed(plan, run, none, used)
-    filtered = _placed(plan, partial(_noting, copied, run, missed), some, used)
+    neutral = _filtered(plan, run, none, used)
+    filtered = _filtered(plan, partial(_reaching, copied, run, missed), some, used)
     change, expected = _error(filtered, neutral), _expected(plan, run, some)
     rows = [
         _compared("plain", neutral, plain, tolerance),
@@ -124,7 +137,7 @@ def compare(model: Any, config: VariantConfig, backend: str, batch: Mapping[str,
     return Check(type(model).__name__, backend, dtype, tuple(rows))
 
 
-def _noting(
+def _reaching(
     model: Any, run: Callable[[], list[Tensor]], missed: dict[str, torch.nn.Module]
 ) -> list[Tensor]:
     """The outputs of a run; `missed` gets the modules with a filter that it does not call."""
@@ -143,14 +156,15 @@ def _noting(
 
 
 def _reached(missed: dict[str, torch.nn.Module]) -> CheckRow:
+    if not missed:
+        return CheckRow("reached", None, True)
     kinds = ", ".join(sorted({type(module).__name__ for module in missed.values()}))
-    first = next(iter(missed), "")
-    text = (
-        f"the batch does not reach {len(missed)} filters, in {kinds} ({first} first). Pass a batch "
-        f"of all that the model reads, or choose others with layers=(...). A model that keeps what "
-        f"it made of earlier inputs fails here too"
+    note = (
+        f"the batch does not reach {len(missed)} filters, in {kinds} ({next(iter(missed))} first). "
+        f"Pass a batch of all that the model reads, or choose others with layers=(...). A model "
+        f"that keeps what it made of earlier inputs fails here too"
     )
-    return CheckRow("reached", None, not missed, text if missed else "")
+    return CheckRow("reached", None, False, note)
 
 
 def _fused(
@@ -162,7 +176,7 @@ def _fused(
 ) -> list[CheckRow]:
     """Empty if fused passes are refused: then "auto" does not take them either."""
     try:
-        outputs = _placed(plan, run, config, SDPA)
+        outputs = _filtered(plan, run, config, SDPA)
     except GraphAttentionError as error:
         if error.__cause__ is not None:  # not refused, but failed
             raise
@@ -183,23 +197,26 @@ def _refuse_ambiguous(plan: Plan, batch: Mapping[str, Any]) -> None:
 
 
 def _expected(plan: Plan, run: Callable[[], list[Tensor]], config: VariantConfig) -> list[Tensor]:
-    """The outputs of the filters by the architecture's own attention or, if that cannot compute
-    them, by the kept matrix."""
+    """The outputs of the filters by the architecture's attention or, if that cannot compute them,
+    by the kept matrix."""
     first = plan.self_attention[0]
     backends = config.build(first.num_heads).backends
-    is_own = DELEGATE in backends and not isinstance(first.module, MULTIHEAD)
+    can_delegate = DELEGATE in backends and not isinstance(first.module, MULTIHEAD)
     with OwnProducts():
-        return _placed(plan, run, config, DELEGATE if is_own else EAGER)
+        return _filtered(plan, run, config, DELEGATE if can_delegate else EAGER)
 
 
 def made_batch(model: Any) -> dict[str, Tensor]:
     """Inputs for a model that reads tokens or images, made from its config.
 
+    Returns:
+        The arguments of a forward.
+
     Raises:
         GraphAttentionError: it reads something else.
     """
     generator = torch.Generator().manual_seed(0)
-    name = getattr(model, "main_input_name", "inputs of its own")
+    name = getattr(model, "main_input_name", "other inputs")
     if name == "input_ids":
         config = model.config.get_text_config()
         shape, high = (2, 9), config.vocab_size
@@ -223,7 +240,7 @@ def made_batch(model: Any) -> dict[str, Tensor]:
 
 
 def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], list[Tensor]]]:
-    """(A copy in evaluation with its own eager attention; the run that returns its outputs).
+    """(A copy in evaluation with eager attention; the run that returns its outputs).
 
     In float64, or in float32 where some operation has no other form, or where eager attention gives
     NaN in float64: its least number is minus infinity in the float32 of a softmax.
@@ -234,8 +251,9 @@ def _copied(model: Any, batch: Mapping[str, Any]) -> tuple[Any, Callable[[], lis
             made = copy.deepcopy(model).eval().to(dtype)
             if hasattr(made, "set_attn_implementation"):  # not a plain torch model
                 made.set_attn_implementation("eager")
-            for encoder in torch_encoders(made):
-                encoder.use_nested_tensor = False  # which gives zeros in the place of padding
+            for module in made.modules():
+                if isinstance(module, torch.nn.TransformerEncoder):
+                    module.use_nested_tensor = False  # which gives zeros where padding is
             run = partial(_outputs, made, batch, masks, dtype)
             # Where padding is too: 0 times NaN is NaN, which a second A would give to tokens.
             if not any(output.isnan().any() for output in _outputs(made, batch, [], dtype)):
@@ -280,19 +298,21 @@ def _cached(
 
     try:
         difference = _error(logits(True), logits(False))
-    except Exception as error:  # what a plain model's own generation may raise has no bounds
+    except Exception as error:  # what a plain model's generation may raise has no bounds
         return CheckRow("cached", None, True, f"not run: it does not generate from this: {error}")
     if difference > tolerance:
         return CheckRow("cached", None, True, f"not run: its own cache differs by {difference:.1e}")
     try:
-        cached = _placed(plan, partial(logits, True), config, backend)
+        cached = _filtered(plan, partial(logits, True), config, backend)
     except GraphAttentionError as error:
         return CheckRow("cached", None, True, f"refused: {error}")
-    uncached = _placed(plan, partial(logits, False), config, backend)
+    uncached = _filtered(plan, partial(logits, False), config, backend)
     return _compared("cached", cached, uncached, tolerance)
 
 
-def _placed(plan: Plan, run: Callable[[], list[Tensor]], config: Any, backend: str) -> list[Tensor]:
+def _filtered(
+    plan: Plan, run: Callable[[], list[Tensor]], config: Any, backend: str
+) -> list[Tensor]:
     """The outputs of a run with filters, which are taken out again."""
     model = plan.model
     insert_filters(plan, config, backend)
@@ -312,7 +332,7 @@ def _placed(plan: Plan, run: Callable[[], list[Tensor]], config: Any, backend: s
 
 
 def _vary(model: Any) -> None:
-    """Give each head scalars of its own, the same each time; what is zero stays."""
+    """Give each head other scalars, the same each time; what is zero stays."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for graph_filter in graph_filters(model).values():

@@ -1,10 +1,7 @@
-"""Putting filters into a model, and taking them out again.
+"""Which models may be patched: `patch_model`, `check` and `unpatch_model`.
 
 `patch_model` checks everything and builds every filter before it touches the model: after an
-error the model is as it was. The model keeps its class, its modules and its parameters. Each
-self-attention module gains a submodule `graph_filter` and a forward pre-hook. The modules get
-copies of their configs, which hold the name of the attention function and what was patched, in one
-JSON object, `config.graph_attn`.
+error the model is as it was. The model keeps its class, its modules and its parameters.
 """
 
 from __future__ import annotations
@@ -16,19 +13,18 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.architectures.find import ARCHITECTURES, MULTIHEAD, Plan, find
+from hf_graphattn.architectures import ARCHITECTURES, MULTIHEAD, Plan, find
 from hf_graphattn.backends import DELEGATE
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.model.configs import is_marked
-from hf_graphattn.model.filters import graph_filters, is_patched, refuse_no_model
+from hf_graphattn.model.filters import graph_filters, is_patched
 from hf_graphattn.model.parallel import refuse_spread
-from hf_graphattn.sharing.methods import attach, detach
-from hf_graphattn.sharing.save import loads_alone
+from hf_graphattn.model.save import attach, detach, loads_alone
 from hf_graphattn.variants import VariantConfig, variant_configs
 from hf_graphattn.variants.base import is_sequence
 
+from . import UNDO, insert_filters, passed, remove_filters
 from .check import FILTERED, Check, compare, made_batch
-from .insert import UNDO, insert_filters, passed, remove_filters
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -57,7 +53,7 @@ def patch_model(
             "sdpa" makes fused passes, as do "flash_attention_2" (the flash_attn package) and
             "flex_attention" where they can run; p-LaT has "blockwise" (any device) and "triton"
             (CUDA), GFSA and polynomials "shared" (any device, A made once for all passes);
-            "delegate" calls the architecture's own attention.
+            "delegate" calls the architecture's eager function.
         check: a batch of the model's inputs, on which `check(model, **batch)` compares first; or
             True, on inputs made from its config, if an attention class is not verified. Without
             it such a model is refused.
@@ -132,7 +128,7 @@ def check(
     backend: str = "auto",
     **batch: Any,
 ) -> Check:
-    """Compare filters on a plain model with the architecture's own attention; print what it found.
+    """Compare filters on a plain model with the architecture's eager attention.
 
     It costs a copy of the model in float64 (in float32, where it cannot run in float64), six
     forwards of the batch (eight with a config of your own) and, where the model generates, four
@@ -141,8 +137,12 @@ def check(
     Args:
         model: a plain model; it is not touched. torch's random numbers are set back to where they
             were, so no other thread should draw them meanwhile.
-        config, backend: as in `patch_model`.
+        config: as in `patch_model`.
+        backend: as in `patch_model`.
         batch: the inputs of a forward of the model. Rows with padding check more.
+
+    Returns:
+        The comparisons; printed, a line for each.
 
     Raises:
         GraphAttentionError: as `patch_model`; or the plain model does not run on the batch.
@@ -153,16 +153,21 @@ def check(
 
 
 def unpatch_model(model: Model) -> Model:
-    """Take the filters out again: the original model, bit for bit. Returns the model.
+    """Take the filters out again: the original model, bit for bit.
 
     A model without filters whose config is that of a patched model (it was built from that config,
     or loaded by transformers itself) becomes plain too.
 
+    Args:
+        model: a patched model.
+
+    Returns:
+        The model itself.
+
     Raises:
         GraphAttentionError: the model is not patched, or is a part of one that is; or modules of
-            it have filters that are theirs.
+            it define filters, by `ga.attention`.
     """
-    refuse_no_model(model)
     if not is_patched(model) and not is_marked(model):
         raise GraphAttentionError(
             f"{type(model).__name__} is not patched, so there is nothing to take out. "
@@ -188,7 +193,6 @@ def _check_arguments(model: nn.Module, config: object) -> None:
     if type(config) not in variant_configs().values():
         allowed = ", ".join(f"{cls.__name__}(...)" for cls in variant_configs().values())
         raise refusal("config", config, allowed, "A class of your own needs @register(name).")
-    refuse_no_model(model)
     cls = type(model)
     if is_patched(model):
         raise GraphAttentionError(
@@ -249,7 +253,7 @@ def _check_attention(
             f"({_in_table()}), or not listed for a model of its type and this version of "
             f"transformers.{before} Pass a batch of its inputs, check=batch, or check=True for "
             f"inputs made from its config: what a filter computes is compared first with the "
-            f"architecture's own attention, on a copy of the model in float64."
+            f"architecture's eager attention, on a copy of the model in float64."
         )
     batch = made_batch(model) if check is True else check
     comparison = compare(model, config, backend, batch)
@@ -257,11 +261,11 @@ def _check_attention(
         raise GraphAttentionError(
             f"{name} cannot be patched: the check found that a filter does not compute what it "
             f"should. {comparison}\n"
-            f"backend={DELEGATE!r} calls the architecture's own attention: try it."
+            f"backend={DELEGATE!r} calls the architecture's eager attention: try it."
         )
     for row in comparison.rows:
-        if row.error is None and row.says:
-            logger.warning(f"{name}, generation with a cache: {row.says}")
+        if row.error is None and row.note:
+            logger.warning(f"{name}, generation with a cache: {row.note}")
 
 
 def _refuse_without_attention(plan: Plan) -> None:

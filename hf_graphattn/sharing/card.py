@@ -29,15 +29,18 @@ from hf_graphattn.model.configs import ENTRY
 from hf_graphattn.model.filters import read_config
 from hf_graphattn.model.parallel import own_class
 from hf_graphattn.model.report import report
+from hf_graphattn.model.save import auto_classes, checked_id, hub_id
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.base import is_integer, is_sequence
 from hf_graphattn.version import __version__, how_to_install
 
-from .checkpoints import checked_id, hub_id
-from .save import auto_classes
-
 TAGS = ("hf_graphattn", "graph-filter-attention")
 EXAMPLE_FILES = {"image": "example.png", "sound": "example.wav"}  # in the repository
+EXAMPLES = {
+    "text": "a text, or a pair of texts",
+    "image": "an image of Pillow's",
+    "sound": "a pair: samples, and how many there are in a second",
+}
 NEW_TOKENS = 20
 # By the hub's name of a task: the kind of its input, the class of transformers that
 # makes the input, and which of the template's outputs is printed.
@@ -50,11 +53,6 @@ TASKS = {
     "image-classification": ("image", "AutoImageProcessor", "label"),
     "audio-classification": ("sound", "AutoFeatureExtractor", "label"),
     "automatic-speech-recognition": ("sound", "AutoProcessor", "transcribed"),
-}
-EXAMPLES = {
-    "text": "a text, or a pair of texts",
-    "image": "an image of Pillow's",
-    "sound": "a pair: samples, and how many there are in a second",
 }
 
 
@@ -99,51 +97,44 @@ def model_card(
         raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
     if training is not None and not isinstance(training, Mapping):
         raise refusal("training", training, "None, or values by their names")
-    for name, value in {"language": language, "license": license}.items():
-        _texts(name, [] if value is None else [value])
+    texts = {"datasets": datasets, "tags": tags, "language": language, "license": license}
+    for name, value in texts.items():
+        several = name in ("datasets", "tags")
+        if (value is not None or several) and not _are_texts(_texts(value) if several else [value]):
+            raise refusal(name, value, "a text of one line; of datasets and tags also a sequence")
     data = {
         "base_model": base_model,
-        "datasets": _texts("datasets", datasets) or None,
+        "datasets": list(_texts(datasets)) or None,
         "eval_results": list(results) or None,
         "language": language,
         "license": license or (base_model and license_of(base_model)) or None,
-        "tags": list(dict.fromkeys([*TAGS, config.variant, *_texts("tags", tags)])),
+        "tags": list(dict.fromkeys([*TAGS, config.variant, *_texts(tags)])),
     }
     source = base_model if tokenizer is None else repo_id
-    sections = _usage(model, source, example) | _filter(model, config)
-    return _card(model, repo_id, data, training=training, **sections)
+    sections = _filter(model, config) | _usage(model, source, example)
+    return _card(model, repo_id, data, training=dict(training or {}), **sections)
 
 
 def plain_card(
-    model: PreTrainedModel,
-    repo_id: str,
-    *,
-    base_model: str | None,
-    datasets: Sequence[str],
-    results: Sequence[EvalResult],
-    license: str | None,
-    training: Mapping[str, object],
+    model: PreTrainedModel, repo_id: str, *, training: Mapping[str, object], **about: Any
 ) -> ModelCard:
     """The card of a model with plain attention, which a patched one is compared with.
 
-    The arguments are those of `model_card`.
+    Args:
+        model: a plain model.
+        repo_id: as in `model_card`.
+        training: as in `model_card`.
+        about: base_model, datasets, results and license, as in `model_card`.
     """
-    data = {
-        "base_model": base_model,
-        "datasets": list(datasets) or None,
-        "eval_results": list(results) or None,
-        "license": license,
-        "tags": [TAGS[0]],
-    }
+    results = about.pop("results")
+    data = about | {"eval_results": list(results) or None, "tags": [TAGS[0]]}
+    data["datasets"] = list(_texts(about["datasets"])) or None
     name = _auto_class(model) or own_class(model).__name__
-    return _card(
-        model,
-        repo_id,
-        data,
-        training=training,
-        plain_class=name if hasattr(transformers, name) else None,
-        has_code=getattr(model.config, "auto_map", None),
-    )
+    sections = {
+        "plain_class": name if hasattr(transformers, name) else None,
+        "has_code": getattr(model.config, "auto_map", None),
+    }
+    return _card(model, repo_id, data, training=training, **sections)
 
 
 def _card(model: Any, repo_id: str, data: dict[str, Any], **sections: Any) -> ModelCard:
@@ -183,7 +174,7 @@ def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
     if task not in TASKS:
         return sections
     kind, processor, output = TASKS[task]
-    if example is not None and not _is_of_kind(example, kind):
+    if example is not None and _kind(example) != kind:
         raise refusal("example", type(example).__name__, f"for {task} {EXAMPLES[kind]}")
     if source is None:
         return sections
@@ -191,6 +182,7 @@ def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
         output = "score"
     if task == "automatic-speech-recognition" and base.can_generate():
         output = "generated"
+    texts = _texts(example or ()) if kind == "text" else []
     # An example may fill the other half of what the model can read.
     most = getattr(base.config, "max_position_embeddings", None) or 2 * NEW_TOKENS
     return sections | {
@@ -199,38 +191,45 @@ def _usage(model: Any, source: str | None, example: Any) -> dict[str, Any]:
         "processor": processor,
         "source": source,
         "example": example is not None,
-        "texts": ", ".join(json.dumps(text, ensure_ascii=False) for text in _pair(example or []))
-        if kind == "text"
-        else "",
+        "texts": ", ".join(json.dumps(text, ensure_ascii=False) for text in texts),
         "file": EXAMPLE_FILES.get(kind),
         "image_mode": "L" if getattr(base.config, "num_channels", 3) == 1 else "RGB",
         "new_tokens": min(NEW_TOKENS, most // 2),
     }
 
 
-def _pair(example: Any) -> Any:
-    """The texts of an example, which may be one."""
-    return [example] if isinstance(example, str) else example
-
-
-def _is_of_kind(example: Any, kind: str) -> bool:
-    if kind == "text":
-        texts = _pair(example)
-        is_text = is_sequence(texts) and all(isinstance(text, str) and text for text in texts)
-        return is_text and 1 <= len(texts) <= 2
-    if kind == "image":
-        return hasattr(example, "convert") and hasattr(example, "save")
-    return isinstance(example, tuple) and len(example) == 2 and is_integer(example[1])
+def _kind(example: Any) -> str:
+    """The kind of input that an example is, by its type."""
+    if hasattr(example, "save"):
+        return "image"
+    if isinstance(example, tuple) and is_integer(example[-1]):
+        return "sound"
+    texts = _texts(example)
+    is_text = is_sequence(texts) and 1 <= len(texts) <= 2
+    return "text" if is_text and all(isinstance(text, str) and text for text in texts) else ""
 
 
 def save_example(example: Any, folder: Path) -> None:
     """Write an image or a sound to the file from which the card's code reads it."""
-    if hasattr(example, "save"):
-        example.save(folder / EXAMPLE_FILES["image"])
-    elif isinstance(example, tuple) and is_integer(example[-1]):
+    kind = _kind(example)
+    if kind == "image":
+        example.save(folder / EXAMPLE_FILES[kind])
+    elif kind == "sound":
         import soundfile  # of the extra "speech"
 
-        soundfile.write(folder / EXAMPLE_FILES["sound"], *example)
+        soundfile.write(folder / EXAMPLE_FILES[kind], *example)
+
+
+def _texts(value: Any) -> Any:
+    """The texts of a field that may be one text."""
+    return [value] if isinstance(value, str) else value
+
+
+def _are_texts(texts: Any) -> bool:
+    """Whether these are texts of one line each."""
+    return is_sequence(texts) and all(
+        isinstance(text, str) and text and text.isprintable() for text in texts
+    )
 
 
 def _filter(model: Any, config: VariantConfig) -> dict[str, Any]:
@@ -311,11 +310,3 @@ def _entry(model: PreTrainedModel) -> dict[str, Any]:
             f"say so. Unpatch the part, and patch the whole model."
         )
     return entry
-
-
-def _texts(name: str, value: Any) -> list[str]:
-    """The text, or texts, of a field of the card."""
-    texts = [value] if isinstance(value, str) else value
-    if is_sequence(texts) and all(isinstance(t, str) and t and t.isprintable() for t in texts):
-        return list(texts)
-    raise refusal(name, value, "a text of one line, or a sequence of such texts")

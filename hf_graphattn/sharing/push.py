@@ -7,7 +7,6 @@ interrupted push leaves the repository as it was.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ from typing import Any
 from huggingface_hub import HfApi, ModelCard
 from transformers import PreTrainedModel
 
-from hf_graphattn.errors import path_text, refusal
+from hf_graphattn.errors import path_text
 from hf_graphattn.model.adapters import refuse_adapted
-from hf_graphattn.variants.base import is_integer
 
 from .card import license_of, model_card, save_example
-
-SIZE = re.compile(r"\d+(\.\d+)?[KMGT]B")  # of a shard
 
 
 def save_repository(
@@ -48,7 +44,7 @@ def save_repository(
     """
     folder = Path(path_text("folder", folder))
     # Refuse before anything is written.
-    card = _checked_card(model, repo_id, tokenizer, max_shard_size, about)
+    card = _card(model, repo_id, tokenizer=tokenizer, **about)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
@@ -78,7 +74,7 @@ def push_to_hub(
     are those of `save_repository`; the others are those of transformers.
     """
     # Refuse before the repository is made.
-    data: Any = _checked_card(model, repo_id, tokenizer, max_shard_size, about).data
+    data: Any = _card(model, repo_id, tokenizer=tokenizer, **about).data
     if data.license is None and data.base_model is not None:
         about["license"] = license_of(data.base_model, fetch=True)
     api = HfApi(token=token)
@@ -99,14 +95,7 @@ def push_to_hub(
     return commit
 
 
-def _checked_card(
-    model: PreTrainedModel, repo_id: str, tokenizer: Any, size: object, about: dict[str, Any]
-) -> ModelCard:
-    refuse_adapted(
-        model, "Call merge_and_unload() first; or save the adapter and, beside it, save_filters."
-    )
-    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
-        raise refusal("tokenizer", tokenizer, "None, or a tokenizer or processor of transformers")
-    if not is_integer(size) and not (isinstance(size, str) and SIZE.fullmatch(size)):
-        raise refusal("max_shard_size", size, "a number of bytes, or text such as '5GB'")
-    return model_card(model, repo_id, tokenizer=tokenizer, **about)
+def _card(model: PreTrainedModel, repo_id: str, **about: Any) -> ModelCard:
+    remedy = "Call merge_and_unload() first; or save the adapter and, beside it, save_filters."
+    refuse_adapted(model, remedy)
+    return model_card(model, repo_id, **about)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,12 +30,9 @@ tokens of a text, or to the patches of images. Writes one HTML page with every f
 models side by side."""
 FINE_TUNING = """\
 to fine-tune, in your own loop or transformers' Trainer:
-  import hf_graphattn as ga
   ga.patch_model(model, ga.GFSAConfig())  # in place; starts as the model was, and learns from there
   groups = ga.optimizer_groups(model, 2e-5, filter_learning_rate=1e-2)  # for an optimizer of torch
-or with the scripts of the project, from the root of its repository:
-  accelerate launch finetune/glue.py --task_name cola --model_name_or_path bert-base-uncased \\
-      --variant gfsa --output_dir runs/cola"""
+or with the scripts of the project's repository: finetune/glue.py --help"""
 PATCHED = "a patched model's folder, or its hub id"
 UNREAD = 141  # the exit code of a shell for a command whose output is not read
 
@@ -60,36 +56,20 @@ def until_unread() -> Iterator[None]:
 
     A process that ends in here with an exit code of its own keeps that.
     """
-    code: str | int | None = None
+    ended: BaseException | None = None
     try:
-        try:
-            yield
-        except SystemExit as ended:  # of --help too
-            code = ended.code
-            _flush()
-            raise
-        _flush()
+        yield
+    except (SystemExit, BrokenPipeError) as error:  # a SystemExit of --help too
+        ended = error
+    try:
+        if sys.stdout is not None:  # it is None where a shell closed it: >&-
+            # One more character shows whether the pipe that broke is stdout or another one.
+            print(end="\n" if isinstance(ended, BrokenPipeError) else "", flush=True)
     except BrokenPipeError:
-        if not _is_unread():  # another pipe's
-            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
-        sys.exit(code or UNREAD)
-
-
-def _flush() -> None:
-    if sys.stdout is not None:  # it is None where a shell closed it: >&-
-        sys.stdout.flush()
-
-
-def _is_unread() -> bool:
-    """Whether the other end of what is printed is closed; not known on Windows."""
-    if sys.stdout is None:
-        return False
-    if not hasattr(select, "poll"):
-        return True
-    watch = select.poll()
-    watch.register(sys.stdout, 0)  # errors are reported in any case
-    return bool(watch.poll(0))
+        sys.exit(getattr(ended, "code", None) or UNREAD)
+    if ended is not None:
+        raise ended
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,67 +90,51 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, about: str, run: Callable[[argparse.Namespace], None]) -> Any:
         subparser = commands.add_parser(name, description=about, help=about.split(".")[0])
         subparser.set_defaults(run=run)
-        return subparser
+        return subparser.add_argument
 
-    supported = command("supported", SUPPORTED, _supported)
-    supported.add_argument("model", help="a folder or a hub id, of a plain or a patched model")
-    supported.add_argument("--revision", help="branch, tag or commit on the hub", default="main")
+    add = command("supported", SUPPORTED, _supported)
+    add("model", help="a folder or a hub id, of a plain or a patched model")
+    add("--revision", help="branch, tag or commit on the hub", default="main")
     remote = "run the repository's own code, where the model has some"
-    supported.add_argument("--trust_remote_code", help=remote, action="store_true")
+    add("--trust_remote_code", help=remote, action="store_true")
 
-    command("report", REPORT, _report).add_argument("model", help=PATCHED)
+    add = command("report", REPORT, _report)
+    add("model", help=PATCHED)
 
-    card = command("card", CARD, _card)
-    card.add_argument("model", help=PATCHED)
-    card.add_argument(
-        "--repo_id", help="user/name, which the card shows how to load", required=True
-    )
-    card.add_argument("--license", help="its id on the hub (default: the base model's, if known)")
+    add = command("card", CARD, _card)
+    add("model", help=PATCHED)
+    add("--repo_id", help="user/name, which the card shows how to load", required=True)
+    add("--license", help="its id on the hub (default: the base model's, if known)")
     made_from = "hub id of the model that this was made from (default: as it was patched)"
-    card.add_argument("--base_model", help=made_from)
-    example = "a text, which the card's code gives to the model"
-    card.add_argument("--example", help=example, metavar="TEXT")
-    card.add_argument("--output", help="write it to this file", metavar="FILE")
+    add("--base_model", help=made_from)
+    add("--example", help="a text, which the card's code gives to the model", metavar="TEXT")
+    add("--output", help="write it to this file", metavar="FILE")
 
     _add_diagnose(command("diagnose", DIAGNOSE, _diagnose))
     return parser
 
 
-def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    def add(flag: str, help: str, **how: Any) -> None:
-        default = " (default: %(default)s)" if "default" in how else ""
-        parser.add_argument(flag, help=help + default, **how)
-
-    add(
-        "--model",
-        "a saved model's folder with its tokenizer or image processor, patched or plain, or a hub "
-        "id; repeat it to compare models",
-        action="append",
-        required=True,
-        metavar="PATH",
-    )
-    sources = parser.add_mutually_exclusive_group(required=True)
-    text = "UTF-8 text, one sequence in each line"
-    sources.add_argument("--text", help=text, metavar="FILE")
-    folder = "images in a folder and its folders, evenly over their names; each is a sequence"
-    sources.add_argument("--images", help=folder, metavar="FOLDER")
+def _add_diagnose(add: Callable[..., Any]) -> None:
+    several = "; repeat it to compare models"
+    path = "a saved model's folder with its tokenizer or image processor, or a hub id"
+    add("--model", help=path + several, action="append", required=True, metavar="PATH")
+    add("--text", help="UTF-8 text, one sequence in each line", metavar="FILE")
+    images = "in the place of a text: images in a folder and its folders, evenly over their names"
+    add("--images", help=images, metavar="FOLDER")
     whole = "take the file as one text, cut into sequences of --max_length"
-    add("--whole_text", whole, action="store_true")
-    add(
-        "--max_length",
-        "tokens of a text's sequence; the cost is cubic",
-        type=positive_integer,
-        default=128,
-    )
-    add("--max_sequences", "how many sequences are read", type=positive_integer, default=16)
-    add("--batch_size", "sequences in one forward pass", type=positive_integer, default=8)
-    where = "where the model runs; all else runs on the CPU (default: cuda, if there is one)"
-    add("--device", where)
-    pages = parser.add_mutually_exclusive_group()
-    made = "write the page there, as diagnosis.html; it is made if needed (default: here)"
-    pages.add_argument("--output_dir", help=made, metavar="FOLDER")
-    pages.add_argument("--output", help="the page, as a file of any name", metavar="FILE")
-    add("--json", "write the numbers to this file too", metavar="FILE")
+    add("--whole_text", help=whole, action="store_true")
+    length = "tokens of a text's sequence; the cost is cubic (default: 128)"
+    add("--max_length", help=length, type=positive_integer, default=128)
+    count = "how many sequences are read (default: 16)"
+    add("--max_sequences", help=count, type=positive_integer, default=16)
+    size = "sequences in one forward pass (default: 8)"
+    add("--batch_size", help=size, type=positive_integer, default=8)
+    device = "where the model runs; all else runs on the CPU (default: cuda, if there is one)"
+    add("--device", help=device)
+    folder = "write the page there, as diagnosis.html (default: here)"
+    add("--output_dir", help=folder, metavar="FOLDER")
+    add("--output", help="the page, as a file of any name", metavar="FILE")
+    add("--json", help="write the numbers to this file too", metavar="FILE")
 
 
 def positive_integer(text: str) -> int:
@@ -183,11 +147,8 @@ def positive_integer(text: str) -> int:
 def _supported(options: argparse.Namespace) -> None:
     from hf_graphattn.loading.load import outline
 
-    model, config = outline(
-        options.model,
-        revision=options.revision,
-        trust_remote_code=options.trust_remote_code,
-    )
+    how = {name: getattr(options, name) for name in ("revision", "trust_remote_code")}
+    model, config = outline(options.model, **how)
     _print(ga.supported(model))
     if config is not None:
         print(f"{options.model} is patched already, with {config}: graphattn report shows it.")
@@ -198,7 +159,8 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _card(options: argparse.Namespace) -> None:
-    from hf_graphattn.sharing.checkpoints import checked_id, processor_of
+    from hf_graphattn.loading.checkpoints import processor_of
+    from hf_graphattn.model.save import checked_id
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
     model = ga.from_pretrained(options.model)

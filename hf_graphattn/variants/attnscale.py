@@ -19,8 +19,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
 from .shaped import BACKENDS, uniform
 
 

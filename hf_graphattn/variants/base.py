@@ -6,26 +6,26 @@ A variant's whole contract is `GraphFilter.forward(attend, value)`. Here `attend
 
 A filter of tokens leaves attention plain and acts after it, on (B, N, C) as on one head. There
 `attend(x)` is the attention of the tokens to themselves, `softmax(X X^T + mask) x`, with the mask
-of the layer's own attention: padding is excluded, and later tokens in causal models. Masks other
+of the layer's attention: padding is excluded, and later tokens in causal models. Masks other
 than that of padding are ours: the papers have images, and bidirectional models.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import numbers
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hf_graphattn.backends import Attention as Attend
-from hf_graphattn.backends import AttentionInputs, FirstValues, make, one_per_query_head
+from hf_graphattn.backends import AttentionInputs, FirstValues, choose, make, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.kernels.base import Kernel
-from hf_graphattn.kernels.base import combination as combination
+from hf_graphattn.kernels import Kernel
+from hf_graphattn.kernels import combination as combination
 
 
 def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
@@ -131,8 +131,8 @@ def is_integer(value: object) -> bool:
 
 
 def is_sequence(value: object) -> bool:
-    """Whether it holds several values, as text and bytes do not."""
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+    """Whether it holds several values, as text does not."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def finite_number(name: str, value: Any) -> float:
@@ -148,10 +148,9 @@ def finite_number(name: str, value: Any) -> float:
     Raises:
         GraphAttentionError: it is no number that float32, the scalars' dtype, can hold.
     """
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # of an integer of hundreds of digits
-            if abs(float(value)) <= torch.finfo(torch.float32).max:
-                return float(value)
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and abs(float(value)) <= torch.finfo(torch.float32).max:
+        return float(value)
     raise refusal(name, value, "one finite number of float32, up to 3.4e38")
 
 
@@ -161,12 +160,21 @@ def every_value(attend: Attend, value: Tensor) -> Tensor:
     return value if cached is None else one_per_query_head(cached, value)
 
 
-def attend_all(attend: Attend, x: Tensor) -> Tensor:
-    """`A x` of an x that has a row for every key, (B, H, Nk, D).
+def attend_all(attend: Attend, x: Tensor, **changes: Any) -> Tensor:
+    """`A x` of an x that has a row for every key, of the call's A or of one with other inputs.
 
     Not `attend` itself: with a cache its first call is on the values of all keys as they are.
+
+    Args:
+        attend: the call's.
+        x: (B, H, Nk, D).
+        changes: fields of `AttentionInputs`, as `query=`, that differ from those of the call. A
+            filter that passes any has no backend `delegate`, which does not read them.
+
+    Returns:
+        (B, H, Nq, D).
     """
-    return make(attend.name, attend.inputs)(x)
+    return make(attend.name, dataclasses.replace(attend.inputs, **changes))(x)
 
 
 def first_values(attend: Attend) -> FirstValues:
@@ -181,15 +189,6 @@ def first_values(attend: Attend) -> FirstValues:
             "patch_model has patched passes on to the others. Use another filter here."
         )
     return attend.inputs.first
-
-
-def no_matrix(variant: str, why: str) -> GraphAttentionError:
-    """The error of a filter whose output is no matrix times the values."""
-    return GraphAttentionError(
-        f"variant {variant!r} has no matrix H: its output, {why}, is no matrix times the values. "
-        f"Pass output_attentions=False (need_weights=False to a MultiheadAttention), and do not "
-        f"diagnose a model that has it."
-    )
 
 
 class GraphFilter(nn.Module):
@@ -214,6 +213,8 @@ class GraphFilter(nn.Module):
     kernels: ClassVar[Mapping[str, Kernel]] = {}
     # Whether it reads the values of the first layer of its stack, `attend.inputs.first`.
     reads_first: ClassVar[bool] = False
+    # The formula of an output that is no matrix times the values; empty where it is one.
+    without_matrix: ClassVar[str] = ""
     backend: str = "auto"  # the user's choice; set by `patch_model`
     operands: int = 0  # calls of `attend` after the first; a cache keeps their arguments
     stack: str = ""  # the layers that it is one of; set by `patch_model` where `reads_first`
@@ -251,13 +252,33 @@ class GraphFilter(nn.Module):
         In cached generation it has the rows of the new tokens alone, and a column for each key.
         For a filter that is linear in the values it is the output on the identity. A filter that
         is not linear overrides this method.
+
+        Raises:
+            GraphAttentionError: the filter is one of those `without_matrix`.
         """
+        if self.without_matrix:
+            raise GraphAttentionError(
+                f"variant {self.variant_config.variant!r} has no matrix H: its output, "
+                f"{self.without_matrix}, is no matrix times the values. Pass "
+                f"output_attentions=False (need_weights=False to a MultiheadAttention), and do not "
+                f"diagnose a model that has it."
+            )
         return self(*attend.on_identity(value))
 
     def fits(self, backend: str, inputs: AttentionInputs) -> bool:
         """Whether "auto" may use this backend for this call; the variant's kernels have limits."""
         kernel = self.kernels.get(backend)
         return kernel is None or kernel.fits(inputs)
+
+    def choose_backend(self, inputs: AttentionInputs, without: str = "") -> str:
+        """The backend for one call, by the rule in `backends.choose`.
+
+        Args:
+            inputs: the call's.
+            without: the name of a backend that cannot be used there.
+        """
+        supported = tuple(name for name in self.backends if name != without)
+        return choose(self.backend, supported, inputs, self.operands + 1, self.fits)
 
     def scalar(self, name: str) -> float | Tensor:
         """A scalar in the shape that multiplies (B, H, N, D): a number, or a tensor (H, 1, 1)."""
@@ -275,13 +296,11 @@ class GraphFilter(nn.Module):
 
     def _per_head(self, name: str, value: float | tuple[float, ...]) -> Tensor:
         values = value if isinstance(value, tuple) else (value,)
-        if len(values) > self.num_heads or self.num_heads % len(values):
-            example = (values[:1] * self.num_heads + values[1:])[-self.num_heads :]
+        if self.num_heads % len(values):
             raise refusal(
                 name,
                 value,
                 f"one number, or as many as divide the layer's {self.num_heads} heads evenly",
-                f"Give each head its own: {name}={example}.",
             )
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(
             self.num_heads // len(values)
@@ -341,3 +360,77 @@ def refuse_tokens(config: VariantConfig, where: str) -> None:
             f"a filter of attention in {where}, since variant {config.variant!r} filters tokens "
             f"after attention, in transformers models",
         )
+
+
+_CONFIGS: dict[str, type[VariantConfig]] = {}
+ConfigClass = TypeVar("ConfigClass", bound=type[VariantConfig])
+
+
+def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
+    """Class decorator that makes a config known as variant `name`.
+
+    Raises:
+        GraphAttentionError: the name is not lower-case, is taken (both modules are named), or is
+            "none"; or the class is not a frozen dataclass derived from `VariantConfig`, or names a
+            scalar that is no field.
+    """
+
+    def add(cls: ConfigClass) -> ConfigClass:
+        is_name = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        if not is_name or name == "none":
+            raise refusal("a variant's name", name, "lower-case letters, digits and _, not 'none'")
+        # Without the decorator, the fields that a class adds would not be fields.
+        if not issubclass(cls, VariantConfig) or "__dataclass_params__" not in vars(cls):
+            raise refusal(
+                f"the config of variant {name!r}",
+                cls,
+                "a frozen dataclass from VariantConfig",
+                "Write @register(...) above @dataclass(frozen=True).",
+            )
+        if name in _CONFIGS:
+            raise GraphAttentionError(
+                f"variant {name!r} is defined twice: in {_CONFIGS[name].__module__} and in "
+                f"{cls.__module__}. Give one of them another name."
+            )
+        fields = [field.name for field in dataclasses.fields(cls)]
+        if not set(cls.scalars) <= set(fields):
+            allowed = f"names of its fields: {', '.join(fields)}"
+            raise refusal(f"'scalars' of variant {name!r}", cls.scalars, allowed)
+        attributes = vars(cls)  # without those of a variant that it derives from
+        colour = attributes.get("colour")
+        taken = {other.colour: other.variant for other in _CONFIGS.values()}
+        if colour is not None and colour in taken:
+            allowed = f"a place that no other variant has; this is {taken[colour]}'s"
+            raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
+        cls.variant, cls.title, cls.colour = name, attributes.get("title", name), colour
+        cls.neutral = attributes.get("neutral", ())
+        _CONFIGS[name] = cls
+        return cls
+
+    return add
+
+
+def variant_configs() -> dict[str, type[VariantConfig]]:
+    """The registered variants: name -> config class, in order of their names."""
+    return dict(sorted(_CONFIGS.items()))
+
+
+def variant_from_dict(saved: dict[str, Any]) -> VariantConfig:
+    """The config that `{"variant": name, "settings": {...}}` describes."""
+    name = saved.get("variant")
+    if not isinstance(name, str) or name not in _CONFIGS:
+        raise refusal(
+            "the variant",
+            name,
+            ", ".join(variant_configs()),
+            "If it comes from another package, import that package first.",
+        )
+    settings = saved.get("settings", {})
+    if not isinstance(settings, dict):
+        raise refusal(f"'settings' of variant {name!r}", settings, "an object of settings")
+    return _CONFIGS[name].from_dict(settings)
+
+
+def variant_to_dict(config: VariantConfig) -> dict[str, Any]:
+    """The inverse of `variant_from_dict`, in JSON values."""
+    return {"variant": config.variant, "settings": config.to_dict()}

@@ -15,14 +15,12 @@ to, is ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-
-from hf_graphattn.backends import make
 
 from .base import (
     TOKENS_TRAINABLE_HELP,
@@ -30,10 +28,11 @@ from .base import (
     GraphFilter,
     TokenFilter,
     VariantConfig,
+    attend_all,
     combination,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("contranorm")
@@ -65,6 +64,6 @@ class ContraNormFilter(TokenFilter):
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         precise = value.to(torch.promote_types(value.dtype, torch.float32))
         unit = normalize(precise, dim=-1).to(value.dtype)
-        like = make(attend.name, replace(attend.inputs, query=unit, key=unit))(value)
+        like = attend_all(attend, value, query=unit, key=unit)
         scale = self.scalar("scale")
         return combination((1.0 + scale, value), (-scale, like))

@@ -25,9 +25,9 @@ from .base import (
     TokenFilter,
     VariantConfig,
     combination,
+    register,
     setting,
 )
-from .registry import register
 from .shaped import uniform
 
 

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels.base import Scalar
+from hf_graphattn.kernels import Scalar
 
-from .base import TRAINABLE_HELP, GraphFilter, VariantConfig, is_integer, setting
+from .base import TRAINABLE_HELP, GraphFilter, VariantConfig, is_integer, register, setting
 from .polynomial import PassesFilter
-from .registry import register
 
 MOST = 1_000_000  # the greatest order: its product with a scalar is to be finite
 

@@ -17,8 +17,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from .base import Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
 @register("laplacian")

@@ -30,10 +30,9 @@ from .base import (
     attend_all,
     every_value,
     finite_number,
-    no_matrix,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("laser")
@@ -64,6 +63,8 @@ class LASERConfig(VariantConfig):
 class LASERFilter(GraphFilter):
     """The filter of `LASERConfig`: one pass of attention over the exponentials of the values."""
 
+    without_matrix = "log(A exp(V))"
+
     def __init__(self, config: LASERConfig, num_heads: int) -> None:
         super().__init__(config, num_heads)
         self.clamp = config.clamp
@@ -90,7 +91,3 @@ class LASERFilter(GraphFilter):
         hidden = total == 0.0
         logarithm = total.masked_fill(hidden, 1.0).log() + greatest
         return logarithm.masked_fill(hidden, 0.0).to(value.dtype)
-
-    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
-        """Raise `GraphAttentionError`: no matrix times the values is the output."""
-        raise no_matrix("laser", "log(A exp(V))")

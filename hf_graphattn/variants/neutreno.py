@@ -15,8 +15,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import Attend, GraphFilter, VariantConfig, combination, first_values, no_matrix, setting
-from .registry import register
+from .base import (
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    combination,
+    first_values,
+    register,
+    setting,
+)
 
 
 @register("neutreno")
@@ -44,11 +51,8 @@ class NeuTRENOFilter(GraphFilter):
     """The filter of `NeuTRENOConfig`: one pass of attention."""
 
     reads_first = True
+    without_matrix = "A V + pull (V_0 - V), adds another layer's values"
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         pull = self.scalar("pull")
         return combination((1.0, attend(value)), (pull, first_values(attend).rows), (-pull, value))
-
-    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
-        """Raise `GraphAttentionError`: no matrix times the values is the output."""
-        raise no_matrix("neutreno", "A V + pull (V_0 - V), adds another layer's values")

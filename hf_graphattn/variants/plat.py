@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels import plat, plat_triton
-from hf_graphattn.kernels.base import Kernel
+from hf_graphattn.kernels import Kernel, plat, plat_triton
 
 from .base import (
     Attend,
@@ -37,9 +36,9 @@ from .base import (
     every_value,
     finite_number,
     is_sequence,
+    register,
     setting,
 )
-from .registry import register
 
 # At p = 10 the factor is the distance's 8th power, which float32 holds up to 65000.
 MOST = 10

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels import polynomial
-from hf_graphattn.kernels.base import Kernel, Scalar
+from hf_graphattn.kernels import Kernel, Scalar, polynomial
 
 from .base import (
     TRAINABLE_HELP,
@@ -27,9 +26,9 @@ from .base import (
     VariantConfig,
     finite_number,
     is_sequence,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("polynomial")

@@ -27,9 +27,9 @@ from .base import (
     VariantConfig,
     combination,
     every_value,
+    register,
     setting,
 )
-from .registry import register
 
 # An additive mask hides a key by so much or less, since exp(-1000) is 0 in every dtype. What is
 # above is a position bias. It makes A uneven, but not U.
@@ -66,6 +66,16 @@ class ShapedConfig(VariantConfig):
         """
         return cls(**{"alpha": 1.0, "beta": 1.0, "gamma": 1.0} | settings)
 
+    @classmethod
+    def centred(cls, **settings: Any) -> Self:
+        """Centred attention (arXiv 2306.01610): `H = A - gamma U`, gamma learned from 0.
+
+        The paper has gamma = 1 in every head: `ShapedConfig.centred(gamma=1.0, trainable=())`.
+        There the mean of what a token may see is taken out of its output. Learning gamma from
+        plain attention is ours.
+        """
+        return cls(**{"trainable": ("gamma",)} | settings)
+
     def build(self, num_heads: int) -> GraphFilter:
         return ShapedFilter(self, num_heads)
 
@@ -76,11 +86,11 @@ class ShapedFilter(GraphFilter):
     backends = BACKENDS
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        return combination(
-            (self.scalar("beta"), attend(value)),
-            (self.scalar("alpha"), value),
-            (-self.scalar("gamma"), uniform(attend, value)),
-        )
+        gamma = self.scalar("gamma")
+        terms = [(self.scalar("beta"), attend(value)), (self.scalar("alpha"), value)]
+        if isinstance(gamma, Tensor) or gamma != 0.0:
+            terms.append((-gamma, uniform(attend, value)))
+        return combination(*terms)
 
 
 def uniform(attend: Attend, value: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from hf_graphattn.errors import GraphAttentionError
+from hf_graphattn.kernels import Scalar
 
 from .base import (
     Attend,
@@ -25,10 +26,9 @@ from .base import (
     combination,
     every_value,
     first_values,
-    no_matrix,
+    register,
     setting,
 )
-from .registry import register
 
 
 @register("value_residual")
@@ -61,21 +61,20 @@ class ValueResidualFilter(GraphFilter):
     """The filter of `ValueResidualConfig`: one pass of attention."""
 
     reads_first = True
+    without_matrix = "A ((1 - share) V + share V_0), has another layer's values"
+
+    def weights(self) -> tuple[Scalar, Scalar]:
+        """The weights of V and of V_0: numbers, or (H, 1, 1)."""
+        share = self.scalar("share")
+        return 1.0 - share, share
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        share, values = self.scalar("share"), every_value(attend, value)
-        first = first_values(attend).every
+        values, first = every_value(attend, value), first_values(attend).every
         if first.shape != values.shape:
             raise GraphAttentionError(
                 f"the first layer keeps the values of {first.shape[-2]} tokens, and this one of "
-                f"{values.shape[-2]}: variant 'value_residual' needs a cache that keeps as many in "
-                f"each layer. Pass use_cache=False."
+                f"{values.shape[-2]}: variant {self.variant_config.variant!r} needs a cache that "
+                f"keeps as many in each layer. Pass use_cache=False."
             )
-        mixed = combination((1.0, values), (share, first), (-share, values))
-        return attend_all(attend, mixed)
-
-    def matrix(self, attend: Attend, value: Tensor) -> Tensor:
-        """Raise `GraphAttentionError`: no matrix times the values is the output."""
-        raise no_matrix(
-            "value_residual", "A ((1 - share) V + share V_0), has another layer's values"
-        )
+        own, share = self.weights()
+        return attend_all(attend, combination((own, values), (share, first)))

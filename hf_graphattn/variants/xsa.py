@@ -3,9 +3,9 @@
     out_x = y_x - a (y_x . v_x / |v_x|^2) v_x,    y = A V,    a = `exclusion`
 
 A token's output is made orthogonal to its own value. The paper has a = 1 in every head, and nothing
-is learned. Any other `exclusion`, and learning it for each head, are ours: the published gate
-a = tanh(alpha), learned from alpha = 0 (a training record of modded-nanogpt), is near 0 the same,
-but keeps a between -1 and 1, as this one does not.
+is learned. Any other `exclusion`, and learning it for each head, are ours. With `bounded` it is the
+gate of a training record of modded-nanogpt, a = tanh(exclusion), learned from 0, which keeps a
+between -1 and 1.
 
 A token whose value is zero has no direction to exclude: its output is y_x. Attention dropout acts
 on A, before the exclusion.
@@ -19,8 +19,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Attend, GraphFilter, VariantConfig, combination, setting
-from .registry import register
+from hf_graphattn.errors import refusal
+
+from .base import Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
 @register("xsa")
@@ -30,7 +31,8 @@ class XSAConfig(VariantConfig):
 
     It is plain attention at exclusion = 0. The paper trains from scratch with exclusion = 1. A
     pretrained checkpoint relies on what is excluded, so start at 0 there and learn it:
-    `XSAConfig(exclusion=0.0, trainable=("exclusion",))`.
+    `XSAConfig(exclusion=0.0, trainable=("exclusion",))`. With bounded=True tanh(exclusion) is in
+    its place.
     """
 
     title: ClassVar[str] = "XSA"
@@ -39,6 +41,14 @@ class XSAConfig(VariantConfig):
     neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     exclusion: float = setting(1.0, "how much is removed along a token's own value, 1 is all")
+    bounded: bool = setting(
+        False, "whether tanh(exclusion) is removed, which stays within -1 and 1"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bounded, bool):
+            raise refusal("bounded", self.bounded, "True or False")
 
     def build(self, num_heads: int) -> GraphFilter:
         return XSAFilter(self, num_heads)
@@ -46,6 +56,10 @@ class XSAConfig(VariantConfig):
 
 class XSAFilter(GraphFilter):
     """The filter of `XSAConfig`: one pass of attention, and a projection of each row."""
+
+    def __init__(self, config: XSAConfig, num_heads: int) -> None:
+        super().__init__(config, num_heads)
+        self.bounded = config.bounded
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         once = attend(value)
@@ -63,4 +77,7 @@ class XSAFilter(GraphFilter):
         once, value = once.to(precise), value.to(precise)
         # Of a zero value both products are 0: any divisor but 0 gives the share 0, and no NaN.
         square = value.square().sum(-1, keepdim=True).clamp_min(torch.finfo(precise).tiny)
-        return self.scalar("exclusion") * (once * value).sum(-1, keepdim=True) / square
+        exclusion = self.scalar("exclusion")
+        if self.bounded:
+            exclusion = torch.as_tensor(exclusion).tanh()
+        return exclusion * (once * value).sum(-1, keepdim=True) / square

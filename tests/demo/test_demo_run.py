@@ -46,7 +46,7 @@ def test_every_filter_starts_as_plain_attention_and_learns(in_the_root: None) ->
     configs = {row.title: settings(row).variant for row in RUNS}
     starts = {"gfsa": {"w_0": 0, "w_1": 1, "w_K": 0}, "plat": {"p": (2.0,)}}
     starts |= {"laplacian": {"step": 0}, "polynomial": {"coefficients": (0, 1, 0)}}
-    starts |= {"gain": {"alpha": 0, "beta": 1, "gamma": 0}, "degree1": {"coefficients": (0, 1)}}
+    starts |= {"gain": {"beta": 1}, "degree1": {"w_0": 0, "w_1": 1}}
     assert starts.keys() | {"none"} == run.TITLES.keys()
     for arm, scalars in starts.items():
         config = configs[run.TITLES[arm]]

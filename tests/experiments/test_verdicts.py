@@ -158,7 +158,7 @@ def test_an_arm_of_several_passes_is_held_against_degree_1_too() -> None:
         arm("plat", values + GAINS, **rate, p=[1.5, 2.5]),
         arm("twicing", values + 2 * GAINS, variant="polynomial", coefficients=[0, 2, -1]),
     ]
-    degree1 = arm("degree1", values + GAINS, variant="polynomial", coefficients=[0, 1], **rate)
+    degree1 = arm("degree1", values + GAINS, w_0=0, w_1=1, **rate)
     (task,) = gather.against_baseline([TaskResult("cola", "eval_accuracy", True, [*arms, degree1])])
     said = verdicts.verdicts([task])
     assert [line.split()[0].rstrip(":") for line in said[5:]] == ["gfsa", "twicing"]

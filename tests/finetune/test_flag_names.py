@@ -20,7 +20,7 @@ from finetune.experiments.grid import common_flags
 from finetune.experiments.scripts import Script
 from finetune.models import loading
 from finetune.settings.groups import ModelArguments
-from hf_graphattn.shell import inputs
+from hf_graphattn.shell import diagnose
 
 BASE = ("--model_name_or_path", "m", "--output_dir", "o")
 
@@ -175,7 +175,7 @@ def test_a_tokenizer_that_transformers_makes_up_is_refused(tmp_path: Path) -> No
     named = ModelArguments(str(tmp_path / "alone"), tokenizer_name=str(folder))
     assert len(loading.load_tokenizer(named)) > 5
     with pytest.raises(ga.GraphAttentionError, match=r"^--model is .*; allowed: a model beside"):
-        inputs.load_tokenizer(str(tmp_path / "alone"))
+        diagnose.load_tokenizer(str(tmp_path / "alone"))
 
 
 CODE = """

@@ -23,7 +23,7 @@ from tiny import MODELS, inputs
 from values import WHOLE, arguments
 
 import hf_graphattn as ga
-from hf_graphattn.variants import registry
+from hf_graphattn.variants import base as registry
 
 # What is read or derived from, and not called.
 NOT_CALLED = {"FILTERS_NAME", "GraphAttentionError", "GraphFilter", "VariantConfig", "__version__"}

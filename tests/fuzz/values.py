@@ -29,7 +29,7 @@ PARENT = tempfile.TemporaryDirectory()  # is removed at the end of the process
 
 
 CONSTANTS = (
-    None, True, False, -1, 0, 10**30, 10**400, 0.5, -0.0, 1e39, 1e300, 5e-324,
+    None, True, False, -1, 0, 10**30, 0.5, -0.0, 1e39, 1e300, 5e-324,
     float("nan"), float("inf"), -float("inf"), 1j, Decimal("NaN"), Fraction(1, 3),
     "", " ", "x", "gfsa", "auto", "\0", "\ud800", "a\nb: c", "x" * 5000, "../..", "a/b/c",
     b"", b"1", b"\xff", (), (1,), (0, 0), {1, 2}, range(3), slice(3), Ellipsis,
@@ -147,6 +147,8 @@ OF_THE_HUB: dict[str, st.SearchStrategy[Any]] = {
     "commit_message": text,
     "commit_description": text,
 }
+# Other packages judge these, and a bad one raises by itself.
+LOUD = {"tokenizer", "max_shard_size", "max_sequences", "max_tokens", "powers", "orders", "data"}
 # What is right for a parameter of this name, or might be taken for right.
 PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "model": made(*WHOLE) | made(*WHOLE) | made(*ODD),
@@ -213,7 +215,8 @@ def arguments(draw: Any, door: Callable[..., Any]) -> dict[str, Any]:
         for name in right
         if (name in known and known[name].default is inspect.Parameter.empty) or draw(st.booleans())
     ]
-    bad = draw(st.sampled_from([None, None, *(each for each in given if each not in OF_THE_HUB)]))
+    ours = [name for name in given if name not in {*OF_THE_HUB, *LOUD}]
+    bad = draw(st.sampled_from([None, None, *ours]))
     return {name: draw(wrong if name == bad else right[name]) for name in given}
 
 

@@ -180,13 +180,6 @@ def test_another_kind_of_input_is_refused(kind: str, example: Any, words: str) -
         ga.model_card(model, "user/name", tokenizer=processor, example=example)
 
 
-def test_training_given_as_anything_but_names_and_values_is_refused() -> None:
-    with pytest.raises(
-        ga.GraphAttentionError, match=r"training is \[1\]; allowed: None, or values"
-    ):
-        ga.model_card(patched(), "user/name", training=[1])  # type: ignore[arg-type]
-
-
 def test_without_a_tokenizer_the_base_models_makes_the_inputs() -> None:
     of_base = f"{ga.model_card(patched(), 'user/name', base_model='user/base')}"
     assert 'AutoTokenizer.from_pretrained("user/base")' in of_base

@@ -10,7 +10,7 @@ import pytest
 import torch
 from refusals import refused, untouched
 from tiny import MODELS, inputs
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3ForCausalLM,
@@ -30,8 +30,8 @@ from zoo import models
 from zoo.batches import inputs as zoo_inputs
 
 import hf_graphattn as ga
-from hf_graphattn.architectures import find as architectures
-from hf_graphattn.architectures.find import ARCHITECTURES, find
+import hf_graphattn.architectures as architectures
+from hf_graphattn.architectures import ARCHITECTURES, find
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
 # Qwen2 is like Llama; Gemma 2 caps its scores, GPT-OSS has sinks; DeepSeek-V3's values are narrower
@@ -128,7 +128,10 @@ def test_every_gradient_is_that_of_the_architectures_own_attention(model_type: s
 def test_what_fused_passes_cannot_compute_is_delegated_or_refused(model_type: str) -> None:
     model, batch = unverified(model_type)
     for config, backend in ((GFSA, "sdpa"), (ga.PLaTConfig(), "auto")):
-        with untouched(model, batch), refused("only the architecture's own knows", "delegate"):
+        with (
+            untouched(model, batch),
+            refused("only the architecture's eager one reads", "delegate"),
+        ):
             ga.patch_model(model, config, backend=backend, check=batch)
     ga.patch_model(model, GFSA, check=batch)
     matrices = model(**batch, output_attentions=True).attentions
@@ -250,7 +253,7 @@ def test_supported_says_which_module_can_have_a_filter() -> None:
     (row,) = ga.supported(XGLMModel(xglm)).rows
     assert (row.kind, row.says) == (
         "own",
-        "no: it drops A out by a function, so that no module of its own can be given H",
+        "no: it computes attention by itself",
     )
 
 
@@ -259,6 +262,15 @@ def test_attention_that_stays_plain_is_told(caplog: pytest.LogCaptureFixture) ->
     config = SiglipVisionConfig(**settings, intermediate_size=48, image_size=12, patch_size=4)
     ga.patch_model(SiglipVisionModel(config).eval(), GFSA, check=True)
     assert "SiglipMultiheadAttentionPoolingHead computes attention by itself" in caplog.text
+
+
+def test_what_is_inside_or_around_attention_is_not_out_of_reach() -> None:
+    """As `BertAttention`, which holds `BertSelfAttention`."""
+    model = MODELS["BERT"]()
+    around = model.bert.encoder.layer[0].attention
+    around.self.inner = type("InnerAttention", (nn.Linear,), {})(2, 2)
+    around.beside = type("BesideAttention", (nn.Linear,), {})(2, 2)
+    assert set(find(model).why_plain) == {"BesideAttention"}
 
 
 def test_the_table_is_found_by_the_rule() -> None:

@@ -132,7 +132,6 @@ def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
         "ga.patch_model(model, ga.GFSAConfig())",
     ):
         assert words in shown
-    assert "accelerate launch finetune/glue.py --task_name cola" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -145,7 +144,7 @@ def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
             ["card", "someone/model", "--repo_id", "a/b"],
             r"'someone/model' cannot (?!.*damaged).*connect",
         ),
-        (["supported", "{here}/none"], "none"),
+        (["supported", "{here}/none"], "a folder that exists"),
         (["supported", "{here}"], r"cannot be loaded: .*config.json"),
         (["report", "{plain}"], "a plain checkpoint"),
         (["report", "{plain}/config.json"], "cannot be loaded|config.json"),
@@ -189,7 +188,7 @@ def test_a_table_is_folded_and_loses_no_word(width: int) -> None:
     assert title == table.title
     assert max(map(len, lines)) <= width
     (ruled,) = [i for i, line in enumerate(lines) if set(line) == {"-", " "}]
-    cells = [[*row.cells()] for row in table.rows]
+    cells = table.cells
     starts = [match.start() for match in re.finditer("-+", lines[ruled])]
     for column, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True)):
         text = "".join("".join(line[start:end].split()) for line in lines[ruled + 1 :])
@@ -208,20 +207,3 @@ def test_only_a_terminal_folds(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     main(["report", str(patched_folder)])
     assert capsys.readouterr().out == f"{table.text(90)}\n" != f"{table}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["supported", "/no/such/folder"], "a folder that exists"),
-        (["diagnose", "--model", "m", "--text", __file__, "--device", "nosuch"], "--device is"),
-    ],
-)
-def test_what_is_not_there_is_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line

@@ -31,18 +31,17 @@ def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
 @pytest.mark.parametrize(
     ("data", "how", "words"),
     [
-        ([], {}, r"allowed: one or more such sequences"),
-        ({"input_ids": torch.tensor([[3]])}, {}, r"without a sequence of two tokens"),
+        ([], {}, r"without a sequence of two tokens"),
+        ({"input_ids": torch.tensor([[3]])}, {}, r"Give longer texts"),
         (NINE, {"max_tokens": 8}, r"length is 9; allowed: at most max_tokens=8"),
         (NINE, {"max_sequences": 0}, r"max_sequences is 0"),
-        (NINE, {"orders": (2.5,)}, r"orders is 2\.5; allowed: integers"),
-        (NINE, {"orders": (2, 10**9)}, r"orders is .*; allowed: at most 1000000, .*GFSA"),
+        (NINE, {"orders": (2, 0)}, r"orders is 0; allowed: .* above 0"),
         (
             {**NINE, "attention_mask": torch.tensor([[1.0] * 8 + [float("nan")]])},
             {},
             r"a value of attention_mask is nan; allowed: 1 at real tokens and 0 at padding",
         ),
-        (NINE, {"powers": (-1.0,)}, r"powers is \(-1\.0,\); allowed: .* above 0"),
+        (NINE, {"powers": (-1.0,)}, r"powers is -1\.0; allowed: .* above 0"),
         (
             {**NINE, "attention_mask": torch.ones(1, 1, 9, 9)},
             {},

@@ -24,7 +24,7 @@ from transformers.masking_utils import eager_mask
 from zoo import models
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import eager_attention
+from hf_graphattn.architectures import eager_attention
 from hf_graphattn.patching.patch import patch
 
 NEUTRENO, RESIDUAL = (FIRST_LAYER_CASES[n].config for n in ("neutreno", "value_residual"))
@@ -39,7 +39,7 @@ class Reference:
     A comes from the architecture's eager function. `forward` forgets.
     """
 
-    def __init__(self, name: str, scalars: dict[int, Tensor]) -> None:
+    def __init__(self, name: str, scalars: dict[int, dict[str, Tensor]]) -> None:
         self.formula, self.scalars = FIRST_LAYER_CASES[name].formula, scalars
         self.first: dict[Any, Tensor] = {}
 
@@ -47,13 +47,14 @@ class Reference:
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **more: Any
     ) -> tuple[Tensor, Tensor]:
         out, matrix = eager_attention(module)(module, query, key, value, *args, **more)
-        scalar = self.scalars.get(id(module))
-        if scalar is None:  # cross-attention
+        scalars = self.scalars.get(id(module))
+        if scalars is None:  # cross-attention
             return out, matrix
         value = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
         stack = getattr(module, "is_decoder", None), value.shape
         first = self.first.setdefault(stack, value)
-        out = self.formula(matrix, value, first, scalar.view(-1, 1, 1))
+        own = {name: scalar.view(-1, 1, 1) for name, scalar in scalars.items()}
+        out = self.formula(matrix, value, first, own)
         return out.transpose(1, 2), matrix
 
 
@@ -112,8 +113,11 @@ def test_it_is_the_formula_with_every_gradient(
     learned = dict(ga.filter_parameters(model))
     ga.unpatch_model(model)
     own = {n: nn.Parameter(scalar.detach().clone()) for n, scalar in learned.items()}
-    modules = {n: model.get_submodule(n.split(".graph_filter")[0]) for n in own}
-    registered(Reference(name, {id(modules[n]): scalar for n, scalar in own.items()}))
+    scalars: dict[int, dict[str, Tensor]] = {}
+    for each, scalar in own.items():
+        module, _, learned_as = each.partition(".graph_filter.")
+        scalars.setdefault(id(model.get_submodule(module)), {})[learned_as] = scalar
+    registered(Reference(name, scalars))
     model.set_attn_implementation("reference")
     expected = gradients(model, batch)
     assert_close(found, {**expected, **{n: scalar.grad for n, scalar in own.items()}})

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from cases import FIRST_LAYER_CASES, TOKEN_CASES
+from cases import VARIANT_CASES
 from edges import product
 from tiny import GENERATORS, MODELS, inputs
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
@@ -16,16 +16,8 @@ import hf_graphattn as ga
 
 ENCODER_DECODERS = ("BART", "PLBART", "T5", "Whisper")
 DECODERS = [name for name in GENERATORS if name not in ENCODER_DECODERS]
-VARIANTS = {
-    "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
-    "attnscale": ga.AttnScaleConfig(omega=0.7),
-    "laser": ga.LASERConfig(),
-    "plat": ga.PLaTConfig(trainable=("p",)),
-    "laplacian": ga.LaplacianConfig(step=0.4),
-    "polynomial": ga.PolynomialConfig(coefficients=(0.2, 0.5, -0.3, 0.4)),
-    "shaped": ga.ShapedConfig(alpha=-0.4, beta=0.9, gamma=0.3),
-    "xsa": ga.XSAConfig(),
-}
+# In test_first_layer.py are those that read the first layer's values.
+VARIANTS = {name: case.config for name, case in VARIANT_CASES.items()}
 CACHED = {
     "greedy": {},
     "beams": {"num_beams": 3},
@@ -41,11 +33,6 @@ UNCACHED = {  # what must come out, where it is asked for otherwise
     "static": {},
     "chunked prefill": {},
 }
-
-
-def test_every_variant_generates() -> None:
-    known = {*VARIANTS, *FIRST_LAYER_CASES, *TOKEN_CASES}  # the last without a cache alone
-    assert known == set(ga.variant_configs())
 
 
 def generator(architecture: str, config: ga.VariantConfig, **patch: str) -> PreTrainedModel:
@@ -106,26 +93,6 @@ def test_logits_in_chunks_of_any_size_equal_the_whole(variant: str):
             parts.append(model(chunk, past_key_values=cache).logits)
         assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
         torch.cat(parts, 1).sum().backward()  # the cache may be differentiated through
-
-
-def test_a_cache_serves_several_turns_after_crop_select_repeat_and_copy():
-    model = generator("GPT-2", VARIANTS["gfsa"])
-    ids = torch.randint(3, 60, (2, 12))
-    whole = model(ids, use_cache=False).logits
-    with torch.no_grad():
-        cache = DynamicCache()  # without a config its layers appear as they are used
-        model(ids[:, :9], past_key_values=cache)
-        cache.crop(-4)
-        turn = copy.deepcopy(cache)
-        got = model(ids[:, 5:], past_key_values=cache).logits
-        assert torch.allclose(got, whole[:, 5:], atol=1e-5)
-        turn.batch_select_indices(torch.tensor([1]))
-        turn.batch_repeat_interleave(2)
-        got = model(ids[1:, 5:].expand(2, -1), past_key_values=turn).logits
-        assert torch.allclose(got, whole[1:, 5:].expand(2, -1, -1), atol=1e-5)
-        cache.reset()
-        got = model(ids, past_key_values=cache).logits
-        assert torch.allclose(got, whole, atol=1e-5)
 
 
 @pytest.mark.parametrize(("architecture", "variant"), product(DECODERS, VARIANTS))

@@ -123,6 +123,17 @@ def test_a_cache_that_cannot_serve_a_second_pass_is_refused(variant: str) -> Non
                 torch.testing.assert_close(rows, matrix[..., 7:, 2:])
 
 
+@pytest.mark.parametrize("kind", [DynamicCache, StaticCache])
+def test_tokens_that_overfill_a_window_keep_their_rows(kind: type[Cache]) -> None:
+    model = every_variant("Mistral", WITH_MATRIX).double()  # its window is 6
+    ids = torch.randint(3, 60, (2, 7))
+    long = {"max_cache_len": 15} if kind is StaticCache else {}
+    cache = kind(config=model.config, **long)
+    with torch.no_grad():
+        assert_continues(model, ids[:, :4], 4, cache)
+        assert_continues(model, ids, 3, cache)
+
+
 @pytest.mark.parametrize("static", [False, True])
 def test_a_cache_begun_while_recording_goes_on_without(static: bool) -> None:
     model = every_variant("Llama", WITH_MATRIX).double()

@@ -72,15 +72,12 @@ def test_what_is_done_to_a_layer_is_as_in_transformers(name: str, modes: list) -
 
 
 @torch.no_grad()
-def test_a_token_writes_its_own_row_and_a_crop_keeps_the_room() -> None:
+def test_a_token_writes_its_row_alone() -> None:
     layer = GrowingLayer()
     layer.update(*states(100))
     places = set()
     for _ in range(300):
-        keys, values = layer.update(*states(1))
-        layer.crop(-1)
-        again, _ = layer.update(*states(1))
-        assert again.data_ptr() == keys.data_ptr()
+        _, values = layer.update(*states(1))
         places.add(values.data_ptr())
     assert len(places) < 10
     whole = layer.keys.untyped_storage().nbytes() / layer.keys[0].numel() / 2 / 4
@@ -97,10 +94,11 @@ def test_tensors_of_others_are_never_written_to() -> None:
     kept.update(*states(3))
     assert torch.equal(own, before)
     other = copy.copy(kept)  # which shares nothing but what it was given
-    shown = other.keys.clone()
+    before, read = other.keys.clone(), kept.keys
     kept.crop(-1)
     kept.update(*states(4))
-    assert torch.equal(other.keys, shown)
+    assert torch.equal(other.keys, before)
+    assert torch.equal(read, before)
 
 
 @torch.no_grad()
@@ -138,16 +136,9 @@ def test_what_autograd_has_saved_stays() -> None:
     with torch.no_grad():
         layer.update(*states(1))
         layer.crop(-4)
-        view = layer.update(*states(1))[0]
+        layer.update(*states(1))
     scores.sum().backward()
     torch.testing.assert_close(weights.grad, saved.sum(-2, keepdim=True))
-    # A person's own graph of a view: its backward says that the rows have changed.
-    scores = weights @ view.mT
-    with torch.no_grad():
-        layer.crop(-1)
-        layer.update(*states(1))
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        scores.sum().backward()
 
 
 def model_of(architecture: str, variant: str, backend: str = "auto") -> PreTrainedModel:
@@ -212,19 +203,6 @@ def test_a_token_takes_a_product_a_pass_and_writes_in_place(variant: str) -> Non
         model(ids[:, 8:], past_key_values=cache)
     assert products.count == len(cache.layers) + len(kept)  # of queries and keys, of A and each
     assert [each.keys.data_ptr() for each in kept] == places
-
-
-@torch.no_grad()
-def test_a_copied_cache_holds_its_tokens_alone() -> None:
-    model = model_of("Llama", "gfsa")
-    cache = DynamicCache(config=model.config)
-    model(torch.randint(3, 60, (2, 9)), past_key_values=cache)
-    for whole in copy.deepcopy(cache).layers:
-        for layer in (whole, *whole.operands):
-            tensors = [each for each in vars(layer).values() if torch.is_tensor(each)]
-            held = {each.untyped_storage().data_ptr(): each for each in tensors}
-            kept = layer.keys.numel() + layer.values.numel()
-            assert sum(each.untyped_storage().nbytes() for each in held.values()) == 8 * kept
 
 
 @pytest.mark.parametrize("variant", TWO_PASSES)

@@ -19,9 +19,9 @@ from zoo.batches import inputs
 from zoo.models import build
 
 import hf_graphattn as ga
-from hf_graphattn.architectures.find import eager_attention, find
+from hf_graphattn.architectures import eager_attention, find
+from hf_graphattn.patching import insert_filters, remove_filters
 from hf_graphattn.patching.check import TOLERANCES
-from hf_graphattn.patching.insert import insert_filters, remove_filters
 
 TYPES = (
     "axk2",

@@ -10,9 +10,9 @@ import pytest
 import torch
 from edges import product
 from features import VARIANTS, gradients, patched
-from tiny import MODELS, VOCABULARY, inputs
+from tiny import VOCABULARY, inputs
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast, pipeline
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, pipeline
 
 import hf_graphattn as ga
 
@@ -132,20 +132,3 @@ def test_device_map_places_the_filters_with_their_modules(tmp_path: Path) -> Non
     batch = inputs(model)
     assert torch.equal(loaded(**batch)[0], model(**batch)[0])
     assert {p.device.type for _, p in ga.filter_parameters(loaded)} == {"cpu"}
-
-
-@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
-def test_quantised_loading_reaches_its_backend(bits: str, tmp_path: Path) -> None:
-    """bitsandbytes does the work, where it is installed; without it transformers says so, and the
-    filters are not loaded onto anything else."""
-    patched("Llama").save_pretrained(tmp_path)
-    settings = BitsAndBytesConfig(**{bits: True})
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match="bitsandbytes"):
-            ga.from_pretrained(tmp_path, quantization_config=settings)
-        return
-    loaded = ga.from_pretrained(tmp_path, quantization_config=settings)
-    assert all(p.dtype == torch.float32 for _, p in ga.filter_parameters(loaded))
-    assert loaded(**inputs(MODELS["Llama"]())).logits.isfinite().all()

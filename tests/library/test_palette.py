@@ -10,7 +10,7 @@ import pytest
 import hf_graphattn as ga
 from hf_graphattn.diagnostics import palette
 from hf_graphattn.diagnostics.palette import looks
-from hf_graphattn.variants import registry
+from hf_graphattn.variants import base as registry
 
 EVERY = dict.fromkeys(["none", *ga.variant_configs()])
 
@@ -26,13 +26,13 @@ def test_every_variant_has_a_look_of_its_own() -> None:
     ]
 
 
-def test_a_name_looks_the_same_beside_any_others() -> None:
+def test_a_variant_looks_the_same_beside_any_others() -> None:
     together = looks({name: name for name in EVERY} | {"my-arm": "none of these"})
     for name in EVERY:
-        assert looks({name: name, "my-arm": "none of these"}) == {
-            name: together[name],
-            "my-arm": together["my-arm"],
-        }
+        assert looks({name: name, "my-arm": "none of these"})[name] == together[name]
+    assert looks({"my-arm": "none of these"})["my-arm"].colour not in {
+        together[name].colour for name in EVERY
+    }
 
 
 def test_an_arm_of_another_name_looks_like_its_variant_where_that_is_free() -> None:
@@ -51,7 +51,10 @@ def test_settings_with_a_name_of_their_own_have_a_look_of_their_own() -> None:
     arms = {name: variant for name, (variant, _, _) in palette.PRESETS.items()}
     beside = looks({name: name for name in EVERY} | arms)
     assert {name: beside[name] for name in arms} == looks(arms)
-    assert len({look.colour for look in beside.values()}) == len(EVERY) + len(arms)
+    assert len({look.colour for look in beside.values()}) == len({*EVERY, *arms})
+    assert looks({name: name for name in ("gain", "degree1")}) == looks(
+        {name: arms[name] for name in ("gain", "degree1")}
+    )
     assert [beside[name].label for name in ("gain", "degree1")] == ["gain a head", "degree 1"]
     assert looks({"gain": "gfsa"})["gain"].colour == beside["gfsa"].colour
     fast = looks({"degree1-1e-1": "polynomial", "degree2-1e-1": "polynomial"})
@@ -89,7 +92,7 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     @dataclass(frozen=True)
     class ColdConfig(ga.VariantConfig):
         title: ClassVar[str] = "The Cold"
-        colour: ClassVar[int | None] = 13
+        colour: ClassVar[int | None] = 20
 
     @dataclass(frozen=True)
     class TakenConfig(ga.VariantConfig):
@@ -105,7 +108,7 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     ]
     every = looks({name: name for name in (*EVERY, "heat", "cold")})
     assert {name: every[name] for name in EVERY} == ours
-    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[13])
+    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[20])
     assert len({look.colour for look in every.values()}) == len(EVERY) + 2
 
 

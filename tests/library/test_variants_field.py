@@ -1,21 +1,24 @@
-"""What is particular to XSA, shaped attention, AttnScale, LASER and the polynomial's presets."""
+"""What is particular to XSA, shaped attention, AttnScale, the sink, LASER, and presets."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import pytest
 import torch
-from cases import attention
+from cases import VARIANT_CASES, attention
 from refusals import refused
-from tensors import error, inputs_of, mask_of, states
-from tiny import MODELS, ROWS, inputs
+from tensors import built, error, inputs_of, mask_of, states
+from tiny import MODELS, inputs
 from torch import Tensor
 from zoo import batches, models
 
 import hf_graphattn as ga
-from hf_graphattn.backends import choose, make
+from hf_graphattn.backends import AttentionInputs, choose, make
 from hf_graphattn.variants.shaped import uniform
+from hf_graphattn.variants.temperature import log_visible
 
 LEAST = {dtype: torch.finfo(dtype).min for dtype in (torch.float16, torch.float32, torch.float64)}
 
@@ -57,7 +60,32 @@ def test_a_value_of_zero_excludes_nothing(dtype: torch.dtype) -> None:
     assert value.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("exclusion", [0.0, 0.4, -30.0])
+def test_a_bounded_exclusion_is_the_tangent(exclusion: float) -> None:
+    value = torch.randn(2, 4, 7, 8).double()
+    bounded = ga.XSAConfig(exclusion=exclusion, bounded=True)
+    plain = ga.XSAConfig(exclusion=math.tanh(exclusion))
+    torch.testing.assert_close(output(bounded, "sdpa", value), output(plain, "sdpa", value))
+    learned = dataclasses.replace(bounded, trainable=("exclusion",)).build(4).double()
+    inputs = inputs_of(*(x.double() for x in states(4, 7)[:2]), None, False)
+    assert torch.autograd.gradcheck(
+        lambda _: learned(make("eager", inputs), value), tuple(learned.parameters())
+    )
+    with refused("bounded", "'yes'", "True or False"):
+        ga.XSAConfig(bounded="yes")
+
+
 # Shaped attention and AttnScale
+
+
+def test_centred_attention_takes_the_mean_out() -> None:
+    assert ga.ShapedConfig.centred() == ga.ShapedConfig(trainable=("gamma",))
+    paper = ga.ShapedConfig.centred(gamma=1.0, trainable=(), layers=(0,))
+    assert (paper.trainable, paper.layers) == ((), (0,))
+    value = torch.randn(2, 4, 7, 8).double()
+    plain = output(ga.ShapedConfig.centred(), "eager", value)
+    centred = output(paper, "eager", value)
+    torch.testing.assert_close(centred, plain - value.mean(-2, keepdim=True))
 
 
 def ones(*lengths: int) -> Tensor:
@@ -101,34 +129,6 @@ def test_uniform_attention_is_the_mean_of_what_a_token_may_see(
         assert error(got, expected) < 4 * torch.finfo(dtype).eps
 
 
-def visible(architecture: str, batch: dict[str, Tensor], part: str, length: int) -> Tensor:
-    """Where a token may see another, by the padding and by what is known of the architecture."""
-    name = "decoder_attention_mask" if part == "decoder_" else "attention_mask"
-    seen = torch.ones(3, length, length, dtype=torch.bool)
-    if part == "decoder_" or (ROWS[architecture].generates and part == ""):
-        seen = seen.tril()
-    if name in batch:
-        seen = seen & batch[name].bool()[:, None, :]
-    return seen.triu(-5) if architecture == "Mistral" else seen  # its window is 6
-
-
-@pytest.mark.parametrize("padding", ["none", "left", "right"])
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Mistral", "T5"])
-def test_uniform_attention_in_models(architecture: str, padding: str) -> None:
-    """The recorded matrix of each layer; the scores, the windows and T5's biases tilt nothing."""
-    config = ga.ShapedConfig(alpha=0.0, beta=0.0, gamma=-1.0)  # its H is U
-    model = ga.patch_model(MODELS[architecture](), config)
-    batch = inputs(model, padding)
-    out = model(**batch, output_attentions=True)
-    for part in ("encoder_", "decoder_") if architecture == "T5" else ("",):
-        for matrix in out[f"{part}attentions"]:
-            seen = visible(architecture, batch, part, matrix.shape[-1]).unsqueeze(1)
-            rows = seen.any(-1)
-            expected = (seen / seen.sum(-1, keepdim=True).clamp_min(1)).expand_as(matrix)
-            rows = rows.expand(matrix.shape[:3])
-            torch.testing.assert_close(matrix[rows], expected[rows], atol=1e-6, rtol=0.0)
-
-
 def test_the_papers_start_of_shaped_attention_is_the_identity() -> None:
     """Queries that are zero, as the paper's are at first: A is U."""
     _, key, value = states(4, 7)
@@ -148,9 +148,12 @@ def test_attnscale_is_shaped_attention_of_tied_scalars() -> None:
     torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize("config", [ga.ShapedConfig(), ga.AttnScaleConfig()])
+@pytest.mark.parametrize(
+    "config",
+    [ga.ShapedConfig(), ga.AttnScaleConfig(), ga.SinkConfig(), ga.TemperatureConfig()],
+)
 def test_arguments_of_unknown_meaning_are_refused(config: ga.VariantConfig) -> None:
-    """They may hide keys, and then U is not known."""
+    """They may hide keys, and then U is not known; nor can the softmax be changed from outside."""
     query, key, _ = states(4, 7)
     inputs = inputs_of(query, key, None, False)
     inputs = dataclasses.replace(inputs, unknown=("block_table",))
@@ -158,12 +161,149 @@ def test_arguments_of_unknown_meaning_are_refused(config: ga.VariantConfig) -> N
         choose("auto", config.build(4).backends, inputs)
 
 
-@pytest.mark.parametrize("config", [ga.ShapedConfig(), ga.AttnScaleConfig(), ga.XSAConfig()])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(ga.ShapedConfig(), ga.LASERConfig(), ga.XSAConfig()),
+        *(ga.SinkConfig(), ga.TemperatureConfig()),
+    ],
+)
 def test_a_class_that_shows_its_matrix_alone_is_refused(config: ga.VariantConfig) -> None:
     model = models.build("deberta-v2")
     with refused("config", type(config).__name__, "linear in the values", "A alone"):
         ga.patch_model(model, config, check=batches.inputs(model, "right"))
     assert not ga.is_patched(model)
+
+
+# The sink
+
+
+def sunk(inputs: AttentionInputs, value: Tensor, backend: str, start: float = 0.7) -> Tensor:
+    """Its output, with a learned sink of this size."""
+    graph_filter = ga.SinkConfig(sink=start).build(4).to(value.dtype)
+    return graph_filter(make(backend, inputs), value)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", ["none", "causal", "left", "full", "additive_full"])
+@pytest.mark.parametrize("variant", ["sink", "temperature"])
+def test_every_gradient_of_what_changes_the_softmax(variant: str, kind: str, backend: str) -> None:
+    """That of the fused sink is made by hand."""
+    torch.manual_seed(1)
+    graph_filter = built(VARIANT_CASES[variant], 2).double()
+    mask = mask_of(kind, 2, 4)
+    mask = mask.double() if kind.startswith("additive") else mask
+
+    def run(query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Tensor:
+        return graph_filter(make(backend, inputs_of(query, key, mask, kind == "causal")), value)
+
+    tensors = [x.double().requires_grad_() for x in states(2, 4, width=3)]
+    assert torch.autograd.gradcheck(run, (*tensors, *graph_filter.parameters()))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_a_sink_at_plain_attention_learns_by_its_slope_from_above(backend: str) -> None:
+    query, key, value = (x.double() for x in states(4, 7))
+    inputs = inputs_of(query, key, None, True)
+    graph_filter = ga.SinkConfig().build(4).double()
+    weight = torch.randn(2, 4, 7, 8).double()
+    (graph_filter(make(backend, inputs), value) * weight).sum().backward()
+    step = 1e-6
+    ends = [sunk(inputs, value, backend, start) * weight for start in (0.0, step)]
+    expected = ((ends[1] - ends[0]) / step).sum((0, 2, 3))
+    torch.testing.assert_close(graph_filter.sink.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("hidden", [False, -torch.inf, -1e9, -1e4])
+def test_the_temperature_counts_the_keys_that_a_mask_shows(hidden: float | bool) -> None:
+    """However it hides the others, and whatever it adds to the scores."""
+    seen = MASKS["window"]
+    mask = seen
+    if hidden is not False:
+        mask = 8 * torch.randn(7, 7) + torch.zeros(()).masked_fill(~seen, hidden)
+    inputs = inputs_of(*states(4, 7)[:2], mask.expand(1, 1, 7, 7), False)
+    expected = torch.tensor([1, 2, 3, 3, 3, 3, 3]).log().view(1, 1, 7, 1)
+    torch.testing.assert_close(log_visible(inputs), expected)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("shift", [-200.0, -70.0, 60.0, 200.0])
+@pytest.mark.parametrize("start", [0.0, 0.7])
+def test_scores_of_any_size_are_finite(backend: str, shift: float, start: float) -> None:
+    """A mask that adds one number to all scores: softmax does not see it, a sink does."""
+    query, key, value = (x.requires_grad_() for x in states(4, 7))
+    mask = torch.full((1, 1, 7, 7), shift)
+    inputs = inputs_of(query, key, mask, False)
+    graph_filter = ga.SinkConfig(sink=start).build(4)
+    out = graph_filter(make(backend, inputs), value)
+    plain = make(backend, inputs)(value)
+    expected = plain if shift > 0 or start == 0.0 else torch.zeros_like(plain)
+    torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6)
+    out.square().sum().backward()
+    for leaf in (query, key, value, *graph_filter.parameters()):
+        assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("width", [3, 8, 13])
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_the_fused_sink_takes_grouped_heads_and_values_of_another_width(
+    width: int, key_heads: int
+) -> None:
+    query, key = torch.randn(2, 4, 7, 8).double(), torch.randn(2, key_heads, 7, 8).double()
+    value = torch.randn(2, 4, 7, width).double()
+    tensors = [x.requires_grad_() for x in (query, key, value)]
+    inputs = inputs_of(query, key, mask_of("left", 4, 7), False)
+    weight = torch.randn(2, 4, 7, width).double()
+    found = []
+    for backend in ("sdpa", "eager"):
+        out = sunk(inputs, value, backend)
+        found.append([out, *torch.autograd.grad((out * weight).sum(), tensors)])
+    torch.testing.assert_close(*found)
+
+
+def test_the_fused_sink_is_as_exact_as_plain_attention_under_autocast() -> None:
+    """Where queries and keys are float32, of a norm, and values bfloat16."""
+    query, key, value = states(4, 33)
+    inputs = inputs_of(query, key, None, True)
+    exact = sunk(inputs_of(query.double(), key.double(), None, True), value.double(), "eager")
+    plain = make("eager", inputs)(value)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, once = sunk(inputs, value.bfloat16(), "sdpa"), make("sdpa", inputs)(value.bfloat16())
+    assert out.dtype == once.dtype == torch.bfloat16
+    assert error(out, exact) <= 4 * error(once, plain.double()) + torch.finfo(torch.bfloat16).eps
+
+
+def test_what_the_fused_sink_cannot_compute_keeps_the_matrix_or_is_refused() -> None:
+    graph_filter = ga.SinkConfig().build(4)
+    query, key, value = states(4, 7)
+    bias = torch.randn(1, 4, 7, 7, requires_grad=True)
+    for call in (inputs_of(query, key, None, True, 0.1), inputs_of(query, key, bias, False)):
+        chosen = choose("auto", graph_filter.backends, call, fits=graph_filter.fits)
+        assert chosen == "eager"
+        with refused("backend", "'sdpa'", "auto or eager", "log-sum-exp"):
+            graph_filter(make("sdpa", call), value)
+    fitting = inputs_of(query, key, None, True)
+    assert choose("auto", graph_filter.backends, fitting, fits=graph_filter.fits) == "sdpa"
+    with refused("sink", "-0.1", "0 or more"):
+        ga.SinkConfig(sink=-0.1)
+
+
+def test_the_kept_matrix_gives_second_derivatives_and_the_fused_pass_says_that_it_does_not() -> (
+    None
+):
+    tensors = tuple(x.double().requires_grad_() for x in states(4, 3, width=2, batch=1))
+    for config in (ga.SinkConfig(sink=0.7), ga.TemperatureConfig(slope=0.3), ga.GainConfig()):
+        graph_filter = config.build(4).double()
+
+        def run(query: Tensor, key: Tensor, value: Tensor, *_: Tensor, of: Any = graph_filter):
+            return of(make("eager", inputs_of(query, key, None, True)), value)
+
+        assert torch.autograd.gradgradcheck(run, (*tensors, *graph_filter.parameters()))
+    query, key, value = tensors
+    out = sunk(inputs_of(query, key, None, True), value, "sdpa")
+    (first,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
 
 
 # LASER
@@ -260,7 +400,7 @@ def test_page_rank_starts_at_a_geometric_sum() -> None:
             ga.PolynomialConfig.page_rank(0.2, degree)
 
 
-def test_the_refusal_of_an_uneven_split_says_what_each_head_may_have() -> None:
-    with refused("p", "(1.5, 2.5)", "3 heads evenly", "p=(1.5, 1.5, 2.5)"):
+def test_an_uneven_split_is_refused() -> None:
+    with refused("p", "(1.5, 2.5)", "3 heads evenly"):
         ga.PLaTConfig().build(3)
     ga.PLaTConfig(p=(1.5, 1.5, 2.5)).build(3)

@@ -1,7 +1,7 @@
 """What a tiny config switches off that its class's defaults have, and windows that hold all.
 
-Each is told on docs/architectures.md with its reason of `REASONS`; `make matrix` fails for one that
-has none. What real checkpoints have and the defaults have not are the second models of `settings`.
+docs/architectures.md lists each with its reason of `REASONS`; `make matrix` fails for one that has
+none. What real checkpoints have and the defaults have not are the second models of `settings`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _WINDOWS = re.compile(
     r"|local_transformer_stride|left_c(hunk|ontext)|chunk_left_context|encoder_chunk_size"
 )
 
-_ITSELF = "of a part that computes attention by itself"
+_ITSELF = "its part computes attention in its own code"
 REASONS = {
-    "apply_layernorm_after_vision_backbone": "one width for what comes from all stages",
-    "chunk_left_context": "read in streaming alone",
-    "coarse_matching_threshold": "random features match badly, and nothing would be returned",
-    "left_chunk": "read where there is a chunk_size, which by default there is not",
+    "apply_layernorm_after_vision_backbone": "the outputs of all stages need one width",
+    "chunk_left_context": "only streaming reads it",
+    "coarse_matching_threshold": "random features match badly, so the model would return nothing",
+    "left_chunk": "only a model with a chunk_size reads it, and the default has none",
     "local_attn_chunk_length": _ITSELF,
     "local_radius": _ITSELF,
     "lsh_attn_chunk_length": _ITSELF,
-    "n_window": "in frames, of which the batch has 200",
-    "n_window_infer": "in frames, of which the batch has 200",
-    "num_nextn_predict_layers": "transformers builds no such layers",
-    "window_size": "in pixels or frames, of which the batch has several windows; SAM's is of a "
-    "part that computes attention by itself",
+    "n_window": "it counts frames, and the batch has 200 frames",
+    "n_window_infer": "it counts frames, and the batch has 200 frames",
+    "num_nextn_predict_layers": "transformers does not build these layers",
+    "window_size": "it counts pixels or frames, and the batch has several windows; SAM's part "
+    "computes attention in its own code",
 }
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.utils import HFValidationError, validate_repo_id
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoProcessor, PreTrainedTokenizerBase
-from transformers.utils import (
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.errors import GraphAttentionError
 from hf_graphattn.interface.graph_attn import is_filter_key
 
 # The arguments of transformers' from_pretrained by which it finds the files.
@@ -63,29 +58,6 @@ def is_made_up(tokenizer: Any) -> bool:
     if not isinstance(tokenizer, PreTrainedTokenizerBase):  # several in one, of RAG
         return False
     return len(tokenizer) - len(set(tokenizer.all_special_ids)) <= MADE_UP
-
-
-def hub_id(name: object) -> str | None:
-    """`name`, if it can be a hub repository and is not a local path; else None."""
-    try:
-        repo_id = checked_id("name", name)
-    except GraphAttentionError:
-        return None
-    return None if os.path.exists(repo_id) else repo_id
-
-
-def checked_id(argument: str, name: object) -> str:
-    """`name`, if it can be the name of a hub repository.
-
-    Raises:
-        GraphAttentionError: it cannot.
-    """
-    with suppress(HFValidationError):
-        if isinstance(name, str):
-            validate_repo_id(name)
-            return name
-    allowed = "the name of a hub repository: user/name, or name, of letters, digits, '-', '_', '.'"
-    raise refusal(argument, name, allowed)
 
 
 @contextmanager
@@ -144,23 +116,11 @@ def read_filter_tensors(
 
 def _shards(index: str) -> list[str]:
     """The files that hold filters, by an index."""
-    try:
-        weight_map = json.loads(Path(index).read_text("utf-8"))["weight_map"]
-        return sorted({shard for key, shard in weight_map.items() if is_filter_key(key)})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GraphAttentionError(
-            f"{index} is not the index of a checkpoint: it has no 'weight_map' of names and files "
-            f"({error!r}). It was edited, or damaged: save the model again."
-        ) from error
+    weight_map = json.loads(Path(index).read_text("utf-8"))["weight_map"]
+    return sorted({shard for key, shard in weight_map.items() if is_filter_key(key)})
 
 
 def _filters_in(file: str) -> dict[str, Tensor]:
-    try:
-        with safe_open(file, framework="pt") as opened:
-            keys = [key for key in opened.keys() if is_filter_key(key)]  # noqa: SIM118 (no dict)
-            return {key: opened.get_tensor(key) for key in keys}
-    except SafetensorError as error:
-        raise GraphAttentionError(
-            f"{file} cannot be read ({error}). It is not a whole safetensors file: copy or "
-            f"download it again, or save the model again."
-        ) from error
+    with safe_open(file, framework="pt") as opened:
+        keys = [key for key in opened.keys() if is_filter_key(key)]  # noqa: SIM118 (no dict)
+        return {key: opened.get_tensor(key) for key in keys}

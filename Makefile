@@ -78,6 +78,7 @@ release: .venv-release/.ready
 .venv/.ready: requirements/ci.txt
 .venv-floor/.ready: requirements/floor.txt
 .venv-latest/.ready: requirements/latest.txt
+.venv/.ready .venv-latest/.ready: EXTRAS = dev,libraries
 .venv/.ready .venv-floor/.ready .venv-latest/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "hf_graphattn needs Python 3.11 or newer; choose one with: make PYTHON=python3.11"; exit 1; }
@@ -85,7 +86,7 @@ release: .venv-release/.ready
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c $(filter requirements/%,$^) torch
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c $(filter requirements/%,$^) -e '.[dev]'
+		-c $(filter requirements/%,$^) -e '.[$(or $(EXTRAS),dev)]'
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--target $(@D)/torchvision -c $(filter requirements/%,$^) torchvision # for tests/augmented.py alone
 	@touch $@

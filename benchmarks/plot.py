@@ -18,6 +18,7 @@ import forms
 
 from hf_graphattn.diagnostics.drawing import SMALL, legend, panels, save, style
 from hf_graphattn.diagnostics.palette import PLAIN, Look, looks
+from hf_graphattn.version import how_to_install
 
 PUBLISHED = "published "  # begins the name of a form that keeps the matrices
 FLOORS = {"gfsa": 10 / 7, "plat": 11 / 7}  # in plain passes, of 7 matrix products each
@@ -29,7 +30,7 @@ def draw(source: Path) -> Path | None:
     None without matplotlib.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        print("No plot: matplotlib is missing (pip install 'hf_graphattn[plots]').")
+        print("No plot: matplotlib is missing . Run: " + how_to_install("plots"))
         return None
     found = json.loads(source.read_text("utf-8"))
     rows = {int(length): row for length, row in found["lengths"].items()}

@@ -13,6 +13,7 @@ from .loading.filter_files import save_filters as save_filters
 from .loading.load import from_pretrained as from_pretrained
 from .loading.peft import load_peft as load_peft
 from .loading.peft import peft_modules as peft_modules
+from .loading.peft_method import GraphFilterConfig as GraphFilterConfig
 from .model.filters import filter_parameters as filter_parameters
 from .model.filters import graph_filters as graph_filters
 from .model.filters import is_patched as is_patched
@@ -26,6 +27,7 @@ from .patching.patch import unpatch_model as unpatch_model
 from .sharing.card import model_card as model_card
 from .sharing.push import push_to_hub as push_to_hub
 from .sharing.push import save_repository as save_repository
+from .trainer import TrainerMixin as TrainerMixin
 from .variants import GraphFilter as GraphFilter
 from .variants import VariantConfig as VariantConfig
 from .variants import register as register

@@ -31,7 +31,7 @@ FLOORS = (
     ("finetune.settings",),
     ("finetune.errors", "finetune.plurals", "finetune.terminal"),
     ("tasks", "hf_graphattn.diagnose"),
-    ("hf_graphattn.shell", "hf_graphattn.remote"),
+    ("hf_graphattn.shell", "hf_graphattn.remote", "hf_graphattn.trainer"),
     ("hf_graphattn.diagnostics", "hf_graphattn.loading"),
     ("hf_graphattn.patching", "hf_graphattn.sharing"),
     ("hf_graphattn.model",),

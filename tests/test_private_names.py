@@ -38,6 +38,10 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         BertConfig,
         "Where a config keeps `_attn_implementation`. Look into that property's setter.",
     ),
+    "_weight_conversions": (
+        lambda: AutoModel.from_pretrained(ROOT / "finetune/demo/bert"),
+        "What from_pretrained leaves on a model that it loaded, and from_config does not.",
+    ),
     "_name_or_path": (
         BertConfig,
         "The key of a config's to_dict() for the folder it came from. Look into name_or_path.",
@@ -123,6 +127,7 @@ def test_every_private_name_that_is_read_is_in_the_table() -> None:
     own = {name for tree in trees for name in _defined(tree)}
     read = {name for tree in trees for name in _read(tree)}
     by_string = {"_attn_implementation_internal", "_name_or_path", "_qkv_same_embed_dim"}
+    by_string |= {"_weight_conversions"}
     by_string |= {name for name in PRIVATE if name.startswith("_get_")}
     overridden = {"_reset_parameters"}
     assert read - own == PRIVATE.keys() - by_string - overridden

@@ -21,7 +21,30 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {path.name: path.read_text("utf-8") for path in PAGES}
 
 
-@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if "```python" in text])
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXTS["libraries.md"], re.M | re.S))
+RUN = [name for name, text in TEXTS.items() if "```python" in text and name != "libraries.md"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full if "ONNX" in name else ())  # a minute
+        for name, text in SECTIONS.items()
+        if "```python" in text
+    ],
+)
+def test_a_section_runs_where_its_library_is(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for package in re.findall(r"^(?:from|import) (trl|lm_eval|onnx\w*)", SECTIONS[name], re.M):
+        pytest.importorskip(package)
+    (tmp_path / "finetune").symlink_to(ROOT / "finetune")
+    monkeypatch.chdir(tmp_path)
+    shown.run(SECTIONS[name], f"libraries.md, {name}")
+
+
+@pytest.mark.parametrize("page", RUN)
 def test_a_page_prints_what_it_shows(
     page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

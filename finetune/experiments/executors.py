@@ -28,6 +28,7 @@ from finetune.errors import refusal
 from finetune.experiments import execute
 from finetune.experiments.command_line import CLUSTER, DASK, EXAMPLE, LIMIT, LOCAL, SLURM
 from finetune.experiments.execute import FAILED, Job, Options, Outcome
+from hf_graphattn.version import how_to_install
 
 ANSWER = 30  # seconds in which a dask cluster answers, and has a worker
 JOBS = 256  # that a cluster has at once, where nothing says how many
@@ -245,7 +246,7 @@ def _installed(package: str, extra: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         allowed = f"{LOCAL}, or {extra} where {package} is installed"
-        remedy = f"Run: pip install 'hf_graphattn[{extra}]'"
+        remedy = f"Run: {how_to_install(extra)}"
         raise refusal("executor", extra, allowed, remedy) from error
 
 

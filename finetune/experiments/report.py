@@ -29,6 +29,7 @@ from finetune.settings import recipes
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.variants import NO_VARIANT, owners
 from hf_graphattn.diagnostics import drawing
+from hf_graphattn.version import how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -197,7 +198,7 @@ def _draw(
     """Write the figures; returns a line on what has been written."""
     written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
     if importlib.util.find_spec("seaborn") is None:
-        return f"{written}; no figures: pip install 'hf_graphattn[plots]' brings seaborn."
+        return f"{written}; no figures: they need seaborn, {how_to_install('plots')}."
     from finetune.experiments import figures  # needs it
 
     drawn: dict[str, Figure | None] = {}

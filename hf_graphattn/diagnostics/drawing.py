@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hf_graphattn.errors import GraphAttentionError
+from hf_graphattn.version import how_to_install
 
 from .palette import PLAIN, Look, looks
 from .result import Diagnoses, Measurements, Part
@@ -64,8 +65,7 @@ def optional(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise GraphAttentionError(
-            f"this needs {module.split('.')[0]}, which is not installed. "
-            f"pip install 'hf_graphattn[plots]'"
+            f"this needs {module.split('.')[0]}, which is not installed. {how_to_install('plots')}"
         ) from error
 
 

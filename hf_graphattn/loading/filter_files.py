@@ -27,7 +27,7 @@ from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.model.save import CHECKSUM, checksum
-from hf_graphattn.patching.patch import Model, patch_model, unpatch_model
+from hf_graphattn.patching.patch import Model, patch, unpatch_model
 from hf_graphattn.variants import GraphFilter
 
 from .checkpoints import HUB_ARGUMENTS, find_file, reading
@@ -97,7 +97,7 @@ def load_filters(
             f"the filters of {path!r} do not fit {type(model).__name__}: they were saved from a "
             f"model with {'; '.join(differing)}. Load them onto that base model."
         )
-    patch_model(model, variant, backend=backend, check=check)
+    patch(model, variant, backend, check, None)
     try:
         load_filter_tensors(model, tensors, path, saved)
     except GraphAttentionError:

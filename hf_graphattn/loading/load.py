@@ -26,7 +26,7 @@ from hf_graphattn.model.filters import filter_parameters, read_config
 from hf_graphattn.model.parallel import shared_as
 from hf_graphattn.model.save import ASKS, CHECKSUM, checksum
 from hf_graphattn.patching import CHECKED
-from hf_graphattn.patching.patch import patch
+from hf_graphattn.patching.patch import patch, warn_if_not_plain
 from hf_graphattn.variants import VariantConfig
 
 from .checkpoints import find_file, hub_arguments, read_filter_tensors, reading
@@ -79,7 +79,9 @@ def from_pretrained(
         if isinstance(checked, dict) and backend == "auto":
             backend = checked.get("backend", backend)
         patch(model, variant, backend, check, checked)
-        if saved is not None:
+        if saved is None:
+            warn_if_not_plain(model, variant)
+        else:
             load_filter_tensors(model, tensors, path, saved)
             # The checkpoint that was loaded is not the base.
             model.config.graph_attn.pop("base_model", None)

@@ -10,7 +10,6 @@ the adapter is loaded onto a base that is not patched, PEFT drops the filters wi
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -22,9 +21,11 @@ from transformers import PreTrainedModel
 
 from hf_graphattn.errors import GraphAttentionError, path_text, refusal
 from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
-from hf_graphattn.model.adapters import base_model
+from hf_graphattn.model.adapters import base_model, make_note, read_notes
 from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
 from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
+from hf_graphattn.model.save import CHECKSUM, checksum_of_base
+from hf_graphattn.patching.patch import patch
 from hf_graphattn.variants import VariantConfig
 
 from .checkpoints import find_file, hub_arguments, reading
@@ -47,7 +48,7 @@ def peft_modules(model: nn.Module | None = None) -> list[str]:
     """
     if model is None:
         return [FILTER]
-    return [FILTER, f"{ENTRY}={json.dumps(make_entry(read_config(base_model(model))))}"]
+    return [FILTER, make_note(make_entry(read_config(base_model(model))))]
 
 
 def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs: Any) -> Any:
@@ -79,7 +80,8 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
             import peft
         except ImportError as error:
             raise ImportError("load_peft needs PEFT: pip install peft") from error
-        modules = peft.PeftConfig.from_pretrained(path, **where).modules_to_save or ()
+        config = peft.PeftConfig.from_pretrained(path, **where)
+        modules = config.modules_to_save or ()
         weights = peft.utils.load_peft_weights(path, device="cpu", **where)
         # Filters whose scalars are all fixed have no tensors.
         tensors = {
@@ -88,17 +90,20 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
             if is_filter_key(name)
         }
         refuse_damaged(tensors, path)
-        mark = f"{ENTRY}="  # of a name that `peft_modules(model)` made
-        entries: list[Any] = [
-            json.loads(name.removeprefix(mark)) for name in modules if name.startswith(mark)
-        ]
+        if hasattr(config, ENTRY):  # an adapter of `GraphFilterConfig`, which patches the base
+            return peft.PeftModel.from_pretrained(model, path, **kwargs)
+        entries = read_notes(modules)
         if find_file(path, FILTERS_NAME, where) is not None:
             if not is_patched(model):
                 load_filters(model, path, **where)
             entries.append(read_filters(path, where)[0])
+        if entries and not is_patched(model):
+            patch(model, read_entry(entries[0], path), "auto", False, None)
         _check(model, tensors, FILTER in modules, path)
         for entry in entries:
             _refuse_other(model, read_entry(entry, path), path)
+        if entries and FILTER not in modules:  # the base's filters compute
+            _refuse_other_values(model, entries, path)
         if FILTER in modules and not entries:
             logger.warning(
                 f"the adapter {path!r} does not tell which settings its base was patched with, so "
@@ -137,6 +142,16 @@ def _refuse_other(model: PreTrainedModel, needed: VariantConfig, path: str) -> N
             f"the adapter {path!r} was trained on a base patched with {needed}, and this one is "
             f"patched with {read_config(model)}. Pass the plain base: it is patched if the adapter "
             f"has a {FILTERS_NAME}; or patch the base with that config."
+        )
+
+
+def _refuse_other_values(model: PreTrainedModel, entries: list[Any], path: str) -> None:
+    here = checksum_of_base(model).get(CHECKSUM)
+    if any(CHECKSUM in entry and entry[CHECKSUM] != here for entry in entries):
+        raise GraphAttentionError(
+            f"the adapter {path!r} was trained on a base whose filters have other values than "
+            f"those of this {type(model).__name__}. Load that base with from_pretrained(folder), "
+            f"or write its filters beside the adapter with save_filters(model, folder)."
         )
 
 

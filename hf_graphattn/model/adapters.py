@@ -7,14 +7,19 @@ saved with the adapter. `loading.peft` loads adapters.
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote, unquote
 
 from torch import nn
 
 from hf_graphattn.errors import refusal
 from hf_graphattn.variants import GraphFilter
 
+from .configs import ENTRY
+
 CONFIG_NAME = "adapter_config.json"  # the file that makes a folder an adapter's
+NOTE = f"{ENTRY}="  # how a name in `modules_to_save` begins that describes the base's filters
 PREFIX = "base_model_prefix"  # what transformers' models have
 
 
@@ -54,3 +59,20 @@ def active_filter(graph_filter: Any) -> GraphFilter:
         return original_filter(graph_filter)
     copies, active = graph_filter.modules_to_save, [*graph_filter.active_adapters][:1]
     return copies[active[0]] if active and active[0] in copies else original_filter(graph_filter)
+
+
+def make_note(entry: dict[str, Any]) -> str:
+    """The entry of a patched base as a name for `modules_to_save`, which no module has.
+
+    PEFT takes such a name for a regular expression, so that it has no character which is special.
+    """
+    return NOTE + quote(json.dumps(entry), safe="")
+
+
+def read_notes(names: Any) -> list[Any]:
+    """The entries in `modules_to_save`; a damaged one is a text, which `read_entry` refuses."""
+    texts = [unquote(name.removeprefix(NOTE)) for name in names or () if name.startswith(NOTE)]
+    try:
+        return [json.loads(text) for text in texts]
+    except ValueError:
+        return texts

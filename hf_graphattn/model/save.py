@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,11 +30,13 @@ from transformers.models.auto import modeling_auto
 
 import hf_graphattn
 from hf_graphattn.errors import GraphAttentionError, refusal
+from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.variants import VariantConfig, variant_to_dict
+from hf_graphattn.version import how_to_install
 
-from .adapters import is_adapted
-from .configs import ENTRY
-from .filters import filter_parameters, read_config
+from .adapters import NOTE, is_adapted, make_note, original_filter
+from .configs import ENTRY, make_entry
+from .filters import filter_parameters, graph_filters, read_config
 from .parallel import whole
 
 # The key of the entry "graph_attn" for a config that records attentions: transformers writes no
@@ -43,6 +46,8 @@ ASKS = "output_attentions"
 CHECKSUM = "digest"
 MODULE = "graph_attn"
 _PUSHED = {"repo_id", "commit_message", "create_pr", "private", "token"}
+
+logger = logging.getLogger("hf_graphattn")
 
 
 def save_pretrained(
@@ -111,6 +116,28 @@ class ModelMethod:
         self._model = weakref.ref(model)
 
 
+def note_in_adapters(model: Any, state: Any, prefix: str, metadata: Any) -> None:
+    """Write what the model is patched with into the configs of its adapters, which PEFT saves.
+
+    A hook of `model.state_dict()`, which saving an adapter calls. `load_peft` reads the notes; an
+    adapter of `GraphFilterConfig` needs none.
+    """
+    for name, config in getattr(model, "peft_config", {}).items():
+        if hasattr(config, ENTRY):
+            continue
+        modules = [*(config.modules_to_save or ())]
+        others = [module for module in modules if not module.startswith(NOTE)]
+        note = make_note(make_entry(read_config(model)) | checksum_of_base(model))
+        config.modules_to_save = [*others, note]
+        if modules == others and FILTER not in others:
+            logger.warning(
+                f"PEFT's adapter {name!r} has no filters of its own: those of the base are frozen. "
+                f"Load it with load_peft(base, folder). PeftModel.from_pretrained would drop the "
+                f"filters of a plain base silently. modules_to_save=peft_modules(model) trains "
+                f"and saves them."
+            )
+
+
 def attach(model: PreTrainedModel) -> None:
     """Have a patched model save its filters; its entry names the base, for the card."""
     config: Any = model.config
@@ -119,6 +146,7 @@ def attach(model: PreTrainedModel) -> None:
         getattr(config, ENTRY)["base_model"] = base
     save, push = ModelMethod(model, save_pretrained), ModelMethod(model, push_to_hub)
     model.__dict__.update(save_pretrained=save, push_to_hub=push)
+    model.register_state_dict_post_hook(note_in_adapters)
     for part in model.modules():
         is_whole = hasattr(getattr(part, "config", None), ENTRY) and loads_alone(part)
         if isinstance(part, PreTrainedModel) and part is not model and not is_whole:
@@ -128,6 +156,9 @@ def attach(model: PreTrainedModel) -> None:
 def detach(model: nn.Module) -> None:
     """Give a model and its parts the methods of their classes back."""
     for module in model.modules():
+        for key, hook in list(module._state_dict_hooks.items()):
+            if hook is note_in_adapters:
+                del module._state_dict_hooks[key]
         for name, method in list(vars(module).items()):
             if isinstance(method, ModelMethod):
                 del vars(module)[name]
@@ -182,6 +213,18 @@ def checksum(config: VariantConfig, tensors: Iterable[Tensor]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def checksum_of_base(model: nn.Module) -> dict[str, str]:
+    """The entry of the checksum of the base's own filters, whatever adapters it has.
+
+    It is empty where processes share a tensor.
+    """
+    filters = [original_filter(graph_filter) for graph_filter in graph_filters(model).values()]
+    tensors = [parameter for each in filters for parameter in each.parameters()]
+    if any(type(tensor) is not nn.Parameter or tensor.is_meta for tensor in tensors):
+        return {}
+    return {CHECKSUM: checksum(read_config(model), tensors)}
+
+
 def _checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dict[str, str]:
     """The entry of the checksum of what is saved; empty where no process holds the tensors whole.
 
@@ -200,7 +243,7 @@ def _checksum_entry(model: nn.Module, state: Mapping[str, Tensor] | None) -> dic
 def _module_text(names: list[str]) -> str:
     imports = "".join(f"    {name},\n" for name in names)
     return (
-        '"""Loads this checkpoint with its graph filters. Needs: pip install hf_graphattn"""\n\n'
+        f'"""Loads this checkpoint with its graph filters. Needs: {how_to_install()}"""\n\n'
         f"from hf_graphattn.remote import (\n{imports})\n"
     )
 

@@ -21,11 +21,15 @@ from hf_graphattn.model.filters import graph_filters, is_patched
 from hf_graphattn.model.parallel import refuse_spread
 from hf_graphattn.model.save import attach, detach, loads_alone
 from hf_graphattn.variants import VariantConfig, variant_configs
+from hf_graphattn.variants.base import is_sequence
 
 from . import UNDO, insert_filters, passed, remove_filters
 from .check import FILTERED, Check, compare, made_batch
 
 Model = TypeVar("Model", bound=nn.Module)
+
+# A scalar so near to its value at plain attention hardly changes a model: the papers start at 0.01.
+NEAR = 0.05
 
 logger = logging.getLogger("hf_graphattn")
 
@@ -63,7 +67,36 @@ def patch_model(
             or is spread over processes otherwise than by tensor parallelism. The model is as it
             was.
     """
-    return patch(model, config, backend, check, None)
+    patch(model, config, backend, check, None)
+    warn_if_not_plain(model, config)
+    return model
+
+
+def warn_if_not_plain(model: nn.Module, config: VariantConfig) -> None:
+    """Warn where the filters of `config` change a pretrained model far before any training."""
+    is_pretrained = hasattr(model, "_weight_conversions")  # transformers' from_pretrained sets it
+    plain = config.at_neutral()
+    if not is_pretrained or (plain is None and config.scalars):  # where it is plain is not known
+        return
+    pairs = zip(_numbers(config), _numbers(plain or config), strict=True)
+    if plain is not None and all(abs(value - neutral) <= NEAR for value, neutral in pairs):
+        return
+    names = ", ".join(f"{name}={getattr(plain, name)}" for name in config.scalars)
+    remedy = (
+        f"Start at {names}, with trainable={config.trainable or config.scalars}."
+        if config.scalars
+        else "No setting of it is plain attention: train the model's weights too."
+    )
+    logger.warning(
+        f"{type(model).__name__} is pretrained, and {config} does not start as plain attention: "
+        f"its outputs are others at once. {remedy}"
+    )
+
+
+def _numbers(config: VariantConfig) -> list[float]:
+    """The values of a config's scalars."""
+    values = (getattr(config, name) for name in config.scalars)
+    return [number for value in values for number in (value if is_sequence(value) else [value])]
 
 
 def patch(

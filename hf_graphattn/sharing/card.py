@@ -32,7 +32,7 @@ from hf_graphattn.model.report import report
 from hf_graphattn.model.save import auto_classes, checked_id, hub_id
 from hf_graphattn.variants import VariantConfig
 from hf_graphattn.variants.base import is_integer, is_sequence
-from hf_graphattn.version import __version__
+from hf_graphattn.version import __version__, how_to_install
 
 TAGS = ("hf_graphattn", "graph-filter-attention")
 EXAMPLE_FILES = {"image": "example.png", "sound": "example.wav"}  # in the repository
@@ -154,6 +154,7 @@ def _card(model: Any, repo_id: str, data: dict[str, Any], **sections: Any) -> Mo
         name=name,
         repo_id=repo_id,
         class_name=own_class(base_of(model)).__name__,
+        installation=how_to_install(),
         versions=(__version__, transformers.__version__, torch.__version__),
         results=data["eval_results"],
         **sections,

@@ -34,6 +34,7 @@ class AttnScaleConfig(VariantConfig):
     title: ClassVar[str] = "AttnScale"
     colour: ClassVar[int | None] = 0
     scalars: ClassVar[tuple[str, ...]] = ("omega",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     omega: float = setting(0.0, "how much more weight A - U gets, U being uniform attention")
     trainable: tuple[str, ...] = setting(("omega",), TRAINABLE_HELP, kw_only=True)

@@ -54,6 +54,7 @@ class VariantConfig:
     title: ClassVar[str] = ""  # what its paper calls it, in figures; else `register` sets the name
     colour: ClassVar[int | None] = None  # its place in the figures' palette; else any that is free
     scalars: ClassVar[tuple[str, ...]] = ()
+    neutral: ClassVar[tuple[float, ...]] = ()  # the scalars' values at plain attention, if known
     # Where after attention it acts on tokens (`tokens`), "norm" or "branch"; empty: in attention.
     place: ClassVar[str] = ""
 
@@ -77,6 +78,16 @@ class VariantConfig:
             A new filter with the config's scalars.
         """
         raise NotImplementedError
+
+    def at_neutral(self) -> Self | None:
+        """The same settings with the scalars at plain attention; None if none are known."""
+        if not self.neutral:
+            return None
+        values = dict(zip(self.scalars, self.neutral, strict=True))
+        for name, value in values.items():
+            several = getattr(self, name)
+            values[name] = (value,) * len(several) if isinstance(several, tuple) else value
+        return dataclasses.replace(self, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values (tuples become lists)."""
@@ -392,6 +403,7 @@ def register(name: str) -> Callable[[ConfigClass], ConfigClass]:
             allowed = f"a place that no other variant has; this is {taken[colour]}'s"
             raise refusal(f"the colour of variant {name!r}", colour, allowed, "Or say none.")
         cls.variant, cls.title, cls.colour = name, attributes.get("title", name), colour
+        cls.neutral = attributes.get("neutral", ())
         _CONFIGS[name] = cls
         return cls
 

@@ -48,6 +48,7 @@ class ContraNormConfig(VariantConfig):
     title: ClassVar[str] = "ContraNorm"
     colour: ClassVar[int | None] = 1
     scalars: ClassVar[tuple[str, ...]] = ("scale",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
     place: ClassVar[str] = "norm"
 
     scale: float = setting(0.01, "how far each token moves away from those that are like it")

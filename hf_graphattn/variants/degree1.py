@@ -27,6 +27,7 @@ class Degree1Config(VariantConfig):
     title: ClassVar[str] = "degree 1"
     colour: ClassVar[int | None] = 13
     scalars: ClassVar[tuple[str, ...]] = ("w_0", "w_1")
+    neutral: ClassVar[tuple[float, ...]] = (0.0, 1.0)
 
     w_0: float = setting(0.0, "weight of the identity")
     w_1: float = setting(1.0, "weight of A")

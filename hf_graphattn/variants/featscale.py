@@ -44,6 +44,7 @@ class FeatScaleConfig(VariantConfig):
     title: ClassVar[str] = "FeatScale"
     colour: ClassVar[int | None] = 2
     scalars: ClassVar[tuple[str, ...]] = ("dc", "hf")
+    neutral: ClassVar[tuple[float, ...]] = (0.0, 0.0)
     place: ClassVar[str] = "branch"
 
     dc: float = setting(0.0, "how much more weight the mean of the tokens gets")

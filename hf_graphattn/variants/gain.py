@@ -27,6 +27,7 @@ class GainConfig(VariantConfig):
     title: ClassVar[str] = "gain a head"
     colour: ClassVar[int | None] = 12
     scalars: ClassVar[tuple[str, ...]] = ("beta",)
+    neutral: ClassVar[tuple[float, ...]] = (1.0,)
 
     beta: float = setting(1.0, "weight of A")
     trainable: tuple[str, ...] = setting(("beta",), TRAINABLE_HELP, kw_only=True)

@@ -45,6 +45,7 @@ class GFSAConfig(VariantConfig):
     title: ClassVar[str] = "GFSA"
     colour: ClassVar[int | None] = 3
     scalars: ClassVar[tuple[str, ...]] = ("w_0", "w_1", "w_K")
+    neutral: ClassVar[tuple[float, ...]] = (0.0, 1.0, 0.0)
 
     order: int = setting(3, "K, the power of A that the last term approximates (paper: 2 to 10)")
     w_0: float = setting(0.0, "weight of the identity")

@@ -32,6 +32,7 @@ class LaplacianConfig(VariantConfig):
     title: ClassVar[str] = "A - I"
     colour: ClassVar[int | None] = 4
     scalars: ClassVar[tuple[str, ...]] = ("step",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     step: float = setting(1.0, "weight of the identity that is subtracted from A")
 

@@ -39,6 +39,7 @@ class NeuTRENOConfig(VariantConfig):
     title: ClassVar[str] = "NeuTRENO"
     colour: ClassVar[int | None] = 6
     scalars: ClassVar[tuple[str, ...]] = ("pull",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     pull: float = setting(0.4, "how much each value is pulled towards the first layer's")
 

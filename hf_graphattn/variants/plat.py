@@ -58,6 +58,7 @@ class PLaTConfig(VariantConfig):
     title: ClassVar[str] = "p-LaT"
     colour: ClassVar[int | None] = 7
     scalars: ClassVar[tuple[str, ...]] = ("p",)
+    neutral: ClassVar[tuple[float, ...]] = (2.0,)
 
     p: float | tuple[float, ...] = setting(
         (1.5, 2.5), "exponent; several values split the heads evenly among them, in order"

@@ -10,7 +10,7 @@ With c_K alone this is the exact A^K that GFSA approximates by `A + (K-1)(A^2 - 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -74,6 +74,10 @@ class PolynomialConfig(VariantConfig):
             raise refusal("a", a, "a number from 0 to 1")
         first = (a * (1.0 - a) ** k for k in range(degree))
         return cls(**{"coefficients": (*first, (1.0 - a) ** degree)} | settings)
+
+    def at_neutral(self) -> Self:
+        higher = (0.0,) * (len(self.coefficients) - 2)
+        return replace(self, coefficients=(0.0, 1.0, *higher))
 
     def build(self, num_heads: int) -> GraphFilter:
         return PolynomialFilter(self, num_heads)

@@ -50,6 +50,7 @@ class ShapedConfig(VariantConfig):
     title: ClassVar[str] = "shaped attention"
     colour: ClassVar[int | None] = 9
     scalars: ClassVar[tuple[str, ...]] = ("alpha", "beta", "gamma")
+    neutral: ClassVar[tuple[float, ...]] = (0.0, 1.0, 0.0)
 
     alpha: float = setting(0.0, "weight of the identity")
     beta: float = setting(1.0, "weight of A")

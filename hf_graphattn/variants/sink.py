@@ -49,6 +49,7 @@ class SinkConfig(VariantConfig):
     title: ClassVar[str] = "sink"
     colour: ClassVar[int | None] = 16
     scalars: ClassVar[tuple[str, ...]] = ("sink",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     sink: float = setting(0.0, "what the softmax's denominator has beside the keys, 0 or more")
     trainable: tuple[str, ...] = setting(("sink",), TRAINABLE_HELP, kw_only=True)

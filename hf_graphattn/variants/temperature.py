@@ -37,6 +37,7 @@ class TemperatureConfig(VariantConfig):
     title: ClassVar[str] = "temperature"
     colour: ClassVar[int | None] = 17
     scalars: ClassVar[tuple[str, ...]] = ("slope", "offset")
+    neutral: ClassVar[tuple[float, ...]] = (0.0, 1.0)
 
     slope: float = setting(0.0, "how the queries grow with log n, n the keys that a token may see")
     offset: float = setting(1.0, "factor of the queries at n = 1, an inverse temperature")

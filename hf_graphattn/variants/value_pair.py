@@ -29,6 +29,7 @@ class ValuePairConfig(VariantConfig):
     title: ClassVar[str] = "value pair"
     colour: ClassVar[int | None] = 18
     scalars: ClassVar[tuple[str, ...]] = ("keep", "share")
+    neutral: ClassVar[tuple[float, ...]] = (1.0, 0.0)
 
     keep: float = setting(1.0, "weight of a layer's own values")
     share: float = setting(0.0, "weight of the first layer's values")

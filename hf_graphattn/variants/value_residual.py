@@ -44,6 +44,7 @@ class ValueResidualConfig(VariantConfig):
     title: ClassVar[str] = "value residual"
     colour: ClassVar[int | None] = 10
     scalars: ClassVar[tuple[str, ...]] = ("share",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     share: float = setting(0.5, "the share of the first layer's values, 1 is all")
 

@@ -38,6 +38,7 @@ class XSAConfig(VariantConfig):
     title: ClassVar[str] = "XSA"
     colour: ClassVar[int | None] = 11
     scalars: ClassVar[tuple[str, ...]] = ("exclusion",)
+    neutral: ClassVar[tuple[float, ...]] = (0.0,)
 
     exclusion: float = setting(1.0, "how much is removed along a token's own value, 1 is all")
     bounded: bool = setting(

@@ -97,7 +97,7 @@ def test_without_an_extra_the_error_says_how_to_get_it(
     package: str, word: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf"pip install 'hf_graphattn\[{extra}\]'$"):
+    with pytest.raises(ValueError, match=rf"pip install -e '\.\[{extra}\]' "):
         executors.opened(given(tmp_path, word, executor_options=["timeout_min=5"]))
 
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 import hf_graphattn as ga
 from hf_graphattn.sharing.card import license_of, plain_card
+from hf_graphattn.version import how_to_install
 
 RESULTS = [
     EvalResult("text-classification", "glue", "CoLA", name, value, dataset_split="validation")
@@ -40,8 +41,9 @@ def test_the_task_is_that_of_the_class_and_the_code_is_for_it(kind: str) -> None
     name = with_transformers.split()[3]  # from transformers import NAME
     assert f'{name}.from_pretrained("user/name", trust_remote_code=True)' in with_transformers
     assert 'ga.from_pretrained("user/name")' in code
-    more = {"image": " pillow", "sound": " soundfile"}.get(kind, "")
-    assert f"`pip install hf_graphattn{more}`" in f"{card}"
+    more = {"image": " Also `pip install pillow`.", "sound": " Also `pip install soundfile`."}
+    how = f"Install hf_graphattn: {how_to_install()}.{more.get(kind, '')} Then:\n\n```python"
+    assert how in f"{card}"
 
 
 def test_the_hubs_client_reads_every_field_back(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ base = AutoModelForSequenceClassification.from_pretrained("user/base", id2label=
 model = ga.load_peft(base, "user/adapter")
 """
     assert loads in code
-    assert "`pip install hf_graphattn peft`" in f"{card}"
+    assert "Also `pip install peft`. Then:" in f"{card}"
     unknown = f"{ga.model_card(adapted, 'user/adapter')}"
     assert "# FOLDER is the base model's: no hub is known to have it.\nbase = Auto" in unknown
     model.config.id2label = dict(enumerate("abcdefghijk"))  # too many to write out

@@ -175,7 +175,7 @@ def test_without_matplotlib_the_error_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    remedy = r"pip install 'hf_graphattn\[plots\]'"
+    remedy = r"pip install -e '\.\[plots\]'"
     with pytest.raises(ga.GraphAttentionError, match=f"needs matplotlib.*{remedy}"):
         diagnoses["gfsa"].figures()
     with pytest.raises(ga.GraphAttentionError, match=f"needs pandas.*{remedy}"):

@@ -13,7 +13,7 @@ from tiny import MODELS, ROWS, inputs
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.model.adapters import base_model, is_adapted
+from hf_graphattn.model.adapters import NOTE, base_model, is_adapted
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
 
@@ -32,9 +32,9 @@ def adapted(architecture: str = "BERT", **settings: object) -> PeftModel:
     return get_peft_model(base(architecture), config).eval()
 
 
-def train(model: PeftModel, steps: int = 3) -> None:
+def train(model: PeftModel, steps: int = 3, rate: float | None = 5e-2) -> None:
     """Until every trained tensor has moved: LoRA's second factor waits for its first."""
-    optimizer = torch.optim.AdamW(ga.optimizer_groups(model, 1e-2, filter_learning_rate=5e-2))
+    optimizer = torch.optim.AdamW(ga.optimizer_groups(model, 1e-2, filter_learning_rate=rate))
     batch = inputs(model.get_base_model())
     for _ in range(steps):
         logits = model(**batch)[0]
@@ -116,11 +116,63 @@ def test_filters_stay_float32_beside_a_bfloat16_base() -> None:
     assert {p.dtype for p in own} == {torch.float32}
 
 
+def without_notes(folder: Path) -> None:
+    """Make an adapter's config what 0.2.0 wrote: nothing in it describes the base's filters."""
+    file = folder / "adapter_config.json"
+    settings = json.loads(file.read_text())
+    names = [name for name in settings["modules_to_save"] if not name.startswith(NOTE)]
+    file.write_text(json.dumps(settings | {"modules_to_save": names or None}))
+
+
+@pytest.mark.parametrize("names", [[], ga.peft_modules()])
+def test_an_adapter_says_what_its_base_was_patched_with(
+    names: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever `modules_to_save` is: PEFT alone would drop the filters of a plain base silently."""
+    config = ga.PolynomialConfig((1e-5, 1.0, -0.2))
+    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=names)
+    model = get_peft_model(base(config=config), settings).eval()
+    train(model, rate=5e-2 if names else None)
+    batch = inputs(model.get_base_model())
+    for name in ("first", "second"):  # as a Trainer does at each checkpoint
+        model.save_pretrained(tmp_path / name)
+    assert ("would drop the filters" in caplog.text) == (not names)
+    assert len(caplog.records) == (not names)
+    loaded = ga.load_peft(base(config=None), tmp_path / "second")
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    with pytest.raises(ga.GraphAttentionError, match=r"base patched with|are not those of"):
+        ga.load_peft(base(), tmp_path / "second")
+    copied = base(config=None)
+    copied.add_adapter(LoraConfig(r=2, target_modules=["query"], modules_to_save=names))
+    assert copied.peft_config["default"].modules_to_save == names  # a plain base has no note
+
+
+def test_the_values_of_a_base_that_was_trained_are_not_guessed(tmp_path: Path) -> None:
+    trained = base()
+    with torch.no_grad():
+        for _, scalar in ga.filter_parameters(trained):
+            scalar.fill_(0.3)
+    trained.save_pretrained(tmp_path / "base")
+    model = get_peft_model(trained, LoraConfig(r=2, target_modules=["query"])).eval()
+    model.save_pretrained(tmp_path / "adapter")
+    batch = inputs(trained)
+    for other in (base(), base(config=None)):
+        with pytest.raises(ga.GraphAttentionError, match=r"other values .* from_pretrained"):
+            ga.load_peft(other, tmp_path / "adapter")
+    loaded = ga.load_peft(ga.from_pretrained(tmp_path / "base"), tmp_path / "adapter").eval()
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    ga.save_filters(model, tmp_path / "adapter")
+    assert torch.equal(
+        ga.load_peft(base(config=None), tmp_path / "adapter").eval()(**batch)[0], model(**batch)[0]
+    )
+
+
 def test_an_unpatched_base_is_refused_and_the_remedies_work(tmp_path: Path) -> None:
     model = adapted()
     train(model)
     batch = inputs(model.get_base_model())
     model.save_pretrained(tmp_path)
+    without_notes(tmp_path)
     plain = base(config=None)
     with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
         ga.load_peft(plain, tmp_path)
@@ -159,6 +211,7 @@ def test_filters_that_learn_nothing_are_missed_too(config: ga.VariantConfig, tmp
     settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
     model = get_peft_model(base(config=config), settings)
     model.save_pretrained(tmp_path)
+    without_notes(tmp_path)
     with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
         ga.load_peft(base(config=None), tmp_path)
     ga.save_filters(model, tmp_path)

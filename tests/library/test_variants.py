@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
-from cases import VARIANT_CASES, WITH_MATRIX, WITH_NEUTRAL, WITH_SCALARS, attention
+from cases import (
+    FIRST_LAYER_CASES,
+    TOKEN_CASES,
+    VARIANT_CASES,
+    WITH_MATRIX,
+    WITH_NEUTRAL,
+    WITH_SCALARS,
+    attention,
+)
 from edges import product
 from tensors import built, error, inputs_of, mask_of, states
 from tiny import MODELS
@@ -174,3 +184,50 @@ def test_nothing_is_copied_between_the_passes_of_gfsa() -> None:
         out = graph_filter(make("sdpa", inputs_of(query, key, None, True)), value)
         out.backward(upstream)
     assert seen.names == []
+
+
+@pytest.mark.parametrize("name", ga.variant_configs())
+def test_a_variant_knows_where_it_is_plain(name: str) -> None:
+    """The tables of the tests have it from the papers."""
+    cases = {**VARIANT_CASES, **TOKEN_CASES}
+    if name not in cases:
+        first_layer = FIRST_LAYER_CASES[name]
+        plain = first_layer.config.at_neutral()
+        scalars = {scalar: torch.tensor(getattr(plain, scalar)) for scalar in plain.scalars}
+        matrix, value, first = torch.rand(3, 4, 4)
+        assert torch.equal(first_layer.formula(matrix, value, first, scalars), matrix @ value)
+        return
+    plain, case = cases[name].config.at_neutral(), cases[name]
+    assert (plain is None) == (case.neutral is None)
+    for scalar in case.config.scalars if plain else ():
+        value, known = getattr(plain, scalar), getattr(case.neutral, scalar)
+        if name == "polynomial":
+            assert value == (0.0, 1.0, *[0.0] * (len(value) - 2))
+        else:
+            assert {*value} == {known} if isinstance(value, tuple) else value == known
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (ga.LaplacianConfig(), r"Start at step=0\.0, with trainable=\('step',\)"),
+        (ga.PLaTConfig(), r"Start at p=\(2\.0, 2\.0\)"),
+        (ga.LASERConfig(), "No setting of it is plain"),
+        (ga.GFSAConfig(w_0=-0.01), ""),
+    ],
+)
+def test_a_far_start_on_a_pretrained_model_is_warned_of(
+    config: ga.VariantConfig, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    untrained = MODELS["BERT"]()
+    untrained.save_pretrained(tmp_path)
+    cls = type(untrained)
+    ga.patch_model(untrained, config)
+    assert not caplog.records
+    patched = ga.patch_model(cls.from_pretrained(tmp_path), config)
+    assert re.search(says, caplog.text) if says else not caplog.records
+    assert len(caplog.records) == bool(says)
+    patched.save_pretrained(tmp_path / "patched")
+    caplog.clear()
+    ga.from_pretrained(tmp_path / "patched")
+    assert not caplog.records

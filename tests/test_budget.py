@@ -45,12 +45,12 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "benchmarks": (1500, "speed and memory, on CPU and GPU"),
     "tools": (650, "how the shipped checkpoints were made"),
 }
-FLAGS = {  # at most; each variant's own flags are among them
-    "glue": 101,
-    "lm": 107,
-    "code_classification": 104,
-    "image_classification": 116,
-    "speech_recognition": 122,
+FLAGS = {  # at most that `--help` explains; it names the rare ones and the variants' own at its end
+    "glue": 52,
+    "lm": 57,
+    "code_classification": 55,
+    "image_classification": 67,
+    "speech_recognition": 62,
 }
 HOW = "Look first for what can go. Else write the new number into tests/test_budget.py, and why."
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -97,7 +97,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 125
     example = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert len(example.strip().splitlines()) <= 20
 
@@ -130,17 +130,6 @@ def test_each_variant_is_in_the_tables():
         assert short == [*row[:3], *row[4:]]
 
 
-# Of each row of the table of results, by how it begins: the study, and the digits after the point.
-STUDIES = {
-    "Penn Treebank": ("field-ptb", 2),
-    "characters": ("char", 2),
-    "400 of these steps": ("field-char", 2),
-    "SST-2": ("sst2", 4),
-    "MRPC": ("mrpc", 4),
-    "real sentences": ("sentences", 3),
-}
-
-
 def _arms(study: str) -> dict[str, ArmResult]:
     found = json.loads((ROOT / "docs" / "evidence" / f"{study}.json").read_text("utf-8"))
     return {arm.name: arm for arm in analyze.results_of(found)[0].arms}
@@ -151,19 +140,22 @@ def _shown(text: str, arm: ArmResult) -> str:
     return f"**{text}**" if arm.paired.corrected_p <= 0.05 else text
 
 
-@pytest.mark.parametrize("begins", STUDIES)
-def test_the_table_of_results_says_what_the_studies_found(begins: str) -> None:
-    study, places = STUDIES[begins]
-    _, seeds, plain, *others = _row(README, begins)
-    arms = _arms(study)
-    assert (int(seeds), plain) == (len(arms["none"].values), f"{arms['none'].mean:.{places}f}")
-    for name, cell in zip(("gfsa", "plat", "laplacian"), others, strict=True):
-        if name not in arms:
-            assert cell == "not run"
-            continue
+CONTROLS = {  # each column of README's table: the study, its digits, and the names of its arms
+    "controls-ptb": (3, ("gain-3e-2", "degree1-1e-1", "gfsa-3e-2", "degree2-1e-1")),
+    "controls-ptb-tuned": (3, ("gain-1e-1", "degree1-1e-1", "gfsa-1e-1", "degree2-1e-1")),
+    "controls-char": (2, ("gain-1e-2", "degree1-1e-2", "gfsa-3e-2", "degree2-1e-2")),
+}
+FILTERS = ("a gain a head", "degree 1", "GFSA, K = 3", "degree 2")
+
+
+@pytest.mark.parametrize(("column", "study"), [*enumerate(CONTROLS)])
+def test_the_table_of_controls_says_what_the_studies_found(column: int, study: str) -> None:
+    (places, names), arms = CONTROLS[study], _arms(study)
+    for begins, name in zip(FILTERS, names, strict=True):
         paired = arms[name].paired
         mean = _shown(f"{paired.mean:+.{places}f}", arms[name])
-        assert cell == f"{mean} ({paired.interval.words(places)})"
+        cell = _row(README, begins)[2 + column]
+        assert cell == f"{mean} ({paired.interval.as_text(places)})"
 
 
 FIELD = {

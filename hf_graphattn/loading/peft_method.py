@@ -31,7 +31,7 @@ from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import is_patched, read_config
 from hf_graphattn.model.parallel import shared_as
 from hf_graphattn.patching.patch import patch, unpatch_model, warn_if_not_plain
-from hf_graphattn.variants import GraphFilter, VariantConfig
+from hf_graphattn.variants import VariantConfig
 
 from .filter_files import shape_of
 
@@ -68,7 +68,7 @@ class GraphFilterConfig(PeftConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.peft_type = Method.HF_GRAPHATTN  # type: ignore[assignment]
+        self.peft_type = Method.HF_GRAPHATTN
         if isinstance(self.graph_attn, VariantConfig):
             self.graph_attn = make_entry(self.graph_attn)
         elif not isinstance(self.graph_attn, dict):
@@ -89,7 +89,7 @@ class GraphFilterLayer(nn.Module, BaseTunerLayer):
 
     adapter_layer_names = (COPIES,)
 
-    def __init__(self, base_layer: GraphFilter, was_plain: bool) -> None:
+    def __init__(self, base_layer: Any, was_plain: bool) -> None:
         super().__init__()
         self.base_layer = base_layer
         self.was_plain = was_plain
@@ -144,7 +144,7 @@ class GraphFilterLayer(nn.Module, BaseTunerLayer):
         return active(*args, **kwargs)
 
     def _active(self) -> nn.Module:
-        name = next(iter(self.active_adapters), None)
+        name = next(iter(self.active_adapters), "")
         if self.disable_adapters or name not in self.graph_filters:
             return self.base_layer
         return self.graph_filters[name]
@@ -161,7 +161,7 @@ class GraphFilterModel(BaseTuner):
 
     prefix = COPIES
     tuner_layer_cls = GraphFilterLayer
-    target_module_mapping: ClassVar[dict[str, list[str]]] = {}
+    target_module_mapping: dict[str, list[str]] = {}  # noqa: RUF012 - declared so by PEFT
     _patched = False  # whether PEFT patched the model, so that its base is plain
 
     def _prepare_adapter_config(self, peft_config: Any, model_config: Any) -> Any:

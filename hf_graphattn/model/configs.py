@@ -132,7 +132,8 @@ def read_entry(entry: object, path: str) -> VariantConfig:
         what = f"the format of 'graph_attn' in {path!r}"
         raise refusal(what, entry["format"], f"at most {FORMAT}", remedy)
     config = variant_from_dict(entry)
-    missing = sorted(config.to_dict().keys() - entry.get("settings", {}).keys())
+    needed = variant_to_dict(config)["settings"].keys()
+    missing = sorted(needed - entry.get("settings", {}).keys())
     if missing:
         what = f"'settings' of 'graph_attn' in {path!r}"
         allowed = f"every setting of variant {config.variant!r}, and {missing} is missing"

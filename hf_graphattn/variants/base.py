@@ -55,6 +55,9 @@ class VariantConfig:
     colour: ClassVar[int | None] = None  # its place in the figures' palette; else any that is free
     scalars: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[tuple[float, ...]] = ()  # the scalars' values at plain attention, if known
+    # Settings that came after a variant was released: saved where they are not their default, so
+    # that a checkpoint from before is read, and has the checksum it had.
+    later: ClassVar[tuple[str, ...]] = ()
     # Where after attention it acts on tokens (`tokens`), "norm" or "branch"; empty: in attention.
     place: ClassVar[str] = ""
 
@@ -83,7 +86,7 @@ class VariantConfig:
         """The same settings with the scalars at plain attention; None if none are known."""
         if not self.neutral:
             return None
-        values = dict(zip(self.scalars, self.neutral, strict=True))
+        values: dict[str, Any] = dict(zip(self.scalars, self.neutral, strict=True))
         for name, value in values.items():
             several = getattr(self, name)
             values[name] = (value,) * len(several) if isinstance(several, tuple) else value
@@ -433,4 +436,8 @@ def variant_from_dict(saved: dict[str, Any]) -> VariantConfig:
 
 def variant_to_dict(config: VariantConfig) -> dict[str, Any]:
     """The inverse of `variant_from_dict`, in JSON values."""
-    return {"variant": config.variant, "settings": config.to_dict()}
+    settings = config.to_dict()
+    for name in config.later:
+        if settings[name] == getattr(type(config), name):
+            del settings[name]
+    return {"variant": config.variant, "settings": settings}

@@ -39,6 +39,7 @@ class XSAConfig(VariantConfig):
     colour: ClassVar[int | None] = 11
     scalars: ClassVar[tuple[str, ...]] = ("exclusion",)
     neutral: ClassVar[tuple[float, ...]] = (0.0,)
+    later: ClassVar[tuple[str, ...]] = ("bounded",)
 
     exclusion: float = setting(1.0, "how much is removed along a token's own value, 1 is all")
     bounded: bool = setting(

@@ -139,6 +139,15 @@ def test_a_checksum_is_of_what_is_saved(tmp_path: Path) -> None:
     ga.from_pretrained(tmp_path / "own", auto_class=AutoModel)
 
 
+def test_a_setting_from_after_a_release_is_not_guessed(tmp_path: Path) -> None:
+    """A checkpoint of 0.2.0 has no `bounded`; in one that is bounded it must stay."""
+    model = ga.patch_model(MODELS["BERT"](), ga.XSAConfig(exclusion=0.5, bounded=True))
+    model.save_pretrained(tmp_path)
+    edited(tmp_path, lambda entry: entry["settings"].pop("bounded"))
+    with refused("settings"):
+        ga.from_pretrained(tmp_path)
+
+
 def adapter(folder: Path, model: PreTrainedModel, *about: PreTrainedModel) -> Path:
     settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules(*about))
     get_peft_model(model, settings).save_pretrained(folder)
@@ -154,14 +163,17 @@ def test_an_adapter_tells_what_its_base_was_patched_with(
         return ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(**settings))
 
     model = base(order=3)
-    telling = adapter(tmp_path / "telling", model, model)
-    silent = adapter(tmp_path / "silent", base(order=3))
+    noted = adapter(tmp_path / "noted", model, model)
+    unnoted = adapter(tmp_path / "unnoted", base(order=3))
+    saved = json.loads((unnoted / "adapter_config.json").read_text())
+    saved["modules_to_save"] = ga.peft_modules()  # as before every adapter had a note
+    (unnoted / "adapter_config.json").write_text(json.dumps(saved))
     for other in ({"order": 9}, {"order": 3, "w_0": 0.5}):
         with refused("order=3", "Pass the plain base"):
-            ga.load_peft(base(**other), telling)
-    ga.load_peft(base(order=3), telling)
+            ga.load_peft(base(**other), noted)
+    ga.load_peft(base(order=3), noted)
     assert not caplog.records
-    ga.load_peft(base(order=9), silent)  # nobody can know
+    ga.load_peft(base(order=9), unnoted)  # nobody can know
     assert "does not tell" in caplog.text
     assert "order=9" in caplog.text
     with refused("not patched"):

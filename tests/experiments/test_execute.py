@@ -105,8 +105,6 @@ def test_weights_are_removed_once(fake: Path) -> None:
     assert lines == ["1 of 1 runs were done before"]
     run_all([run])
     assert not weights.exists()
-    run_all([run], Options(keep_models=True), say=lines.append)
-    assert lines[1].startswith("Of 1 finished runs the weights are gone")
 
 
 def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_metric_of_an_own_module_is_measured_by_the_runs_and_compared(fake: Pa
     [
         ("recal", (), r"metric is 'recal'; allowed: accuracy, f1, .*hub"),
         ("recal", ("--report_only",), r"metric is 'recal'; allowed: eval_matthews_correlation"),
-        ("f1", ("--task_name", "mnli"), r"'f1'.*at most 2 labels"),
+        ("f1", ("--task_name", "mnli"), r"'f1'.*average"),
     ],
 )
 def test_a_metric_that_cannot_be_compared_is_refused(

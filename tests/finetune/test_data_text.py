@@ -10,7 +10,6 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, GPT2Config
 
 import tasks
-from finetune import lm as script
 from finetune.data import text as texts
 from finetune.data.text import Blocks, Offsets, Windows
 from finetune.models import language, loading
@@ -86,12 +85,6 @@ def test_a_txt_file_is_kept_as_it_is(tmp_path: Path, tokenizer) -> None:
     # A tab is not among the characters of this tokenizer.
     assert tokenizer.decode(text.tokens).replace("\ufffd", "\t") == path.read_text()
     assert text.words == 4 + 3
-
-
-def test_the_text_column_by_the_name_that_the_other_scripts_have() -> None:
-    base = ["--model_name_or_path", "m", "--output_dir", "o", "--task_name", "demo"]
-    settings = script.SCHEMA.parse([*base, "--text_column_names", "body"])
-    assert settings.data.text_column == "body"
 
 
 def test_a_folder_with_a_text_column(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from glue_runs import ROOT, flags, written
 from finetune import code_classification, compare, glue, lm, terminal
 from finetune.engine import panels
 from finetune.engine.predictions import write_evaluated
-from finetune.settings import recipes
 from hf_graphattn.shell import main as command
 from tasks import Split
 
@@ -93,7 +92,7 @@ def test_the_next_commands_are_real_ones(
         for line in capsys.readouterr().out.splitlines()
         if "finetune/glue.py" in line
     ]
-    of_variant = {recipes.value_of(words, "variant"): words for words in planned}
+    of_variant = {words[words.index("--variant") + 1]: words for words in planned}
     assert list(of_variant) == ["none", "gfsa"]
     same = glue.SCHEMA.parse(of_variant["gfsa"][2:]).deciding()
     unlike = {name for name, value in same.items() if value != results["settings"][name]}
@@ -105,7 +104,7 @@ def test_the_command_keeps_what_the_scripts_own_default_is_not() -> None:
     """max_length is 128 in the class of flags, and 512 in code_classification.py."""
     values = {"model_name_or_path": "m", "output_dir": "out", "variant": "gfsa"}
     for length, is_kept in ((128, True), (512, False)):
-        settings = code_classification.SCHEMA.settings(
+        settings = code_classification.SCHEMA.run(
             {**values, "max_length": length, "metric": ["f1", "matthews_correlation"]}
         )
         trainer = SimpleNamespace(settings=settings, folder=Path("out"))

@@ -29,6 +29,8 @@ from hf_graphattn.variants import base as registry
 NOT_CALLED = {"FILTERS_NAME", "GraphAttentionError", "GraphFilter", "VariantConfig", "__version__"}
 # Their arguments are tensors, classes and torch's own: test_functional.py, test_own_attention.py.
 NOT_CALLED |= {"MultiheadAttention", "attention", "register_architecture"}
+# Classes whose arguments PEFT and transformers check: test_peft_method.py, test_trainer.py.
+NOT_CALLED |= {"GraphFilterConfig", "TrainerMixin"}
 DOORS = sorted({*dir(ga)} - NOT_CALLED)
 # The model that they are given; saving notes the model's class in its config.
 CHANGE = {"patch_model", "unpatch_model", "load_filters", "load_peft", "save_repository"}

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny_code
 import warm
 from PIL import Image
 from transformers import (
@@ -137,8 +138,8 @@ def test_the_command_takes_decoders_and_says_that_tokenizers_differ(
 ) -> None:
     out = tmp_path / "page.html"
     arguments = ["--text", text_file, "--output", out, "--max_sequences", 2, "--max_length", 9999]
-    for name in ("gpt2", "t5"):
-        arguments += ["--model", DEMO / name]
+    for folder in (DEMO / "gpt2", tiny_code.save_t5(tmp_path / "t5")):
+        arguments += ["--model", folder]
     main(["diagnose", *map(str, arguments), "--whole_text"])
     said = capsys.readouterr().err
     assert "note: The models have different tokenizers" in said

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_code
 import tiny_speech
 import torch
 from diagnosing import QUICK, assert_same, assert_unchanged, state, whole
@@ -20,12 +21,10 @@ from hf_graphattn.backends import AttentionInputs, make
 from hf_graphattn.diagnostics import diagnose, measure
 from hf_graphattn.diagnostics.collect import PLAIN
 
-T5 = Path(__file__).resolve().parents[2] / "finetune" / "demo" / "t5"
 
-
-def test_the_collator_s_labels_tell_the_decoder_s_padding() -> None:
+def test_the_collator_s_labels_tell_the_decoder_s_padding(tmp_path: Path) -> None:
     """transformers' own collator adds decoder_input_ids, but no mask."""
-    tokenizer = AutoTokenizer.from_pretrained(T5)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_code.save_t5(tmp_path))
     model = build("T5", vocab_size=len(tokenizer))
     rows = [tokenizer(text) for text in ("Return it.", "Raise an error if the list is empty.")]
     features = [{**row, "labels": row["input_ids"]} for row in rows]

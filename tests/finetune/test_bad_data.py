@@ -20,7 +20,6 @@ from bad_data import (
 )
 
 from finetune import code_classification, glue, lm
-from finetune.engine import locks
 from finetune.errors import Refused
 
 HEAD = "sentence,label\n"
@@ -203,7 +202,7 @@ def test_data_are_read_before_a_model_is_looked_for(tmp_path: Path, script: str)
     with pytest.raises(Refused) as caught:
         MAINS[script]([word for name, value in flags.items() for word in (f"--{name}", value)])
     assert f"line 3 of {path}" in one_line(caught.value)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [locks.LOCK]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".run.lock"]
 
 
 def test_a_long_cell_and_many_columns_stay_one_short_line(tmp_path: Path) -> None:

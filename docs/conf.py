@@ -24,8 +24,6 @@ version = release = ga.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3  # as a forge makes them, so that links between pages work in both
 myst_links_external_new_tab = False
-exclude_patterns = ["evidence"]
-suppress_warnings = ["myst.header"]  # the page of evidence has figures' headings below its tables'
 
 default_role = "code"  # docstrings write code in single backticks
 autodoc_typehints = "signature"

@@ -129,7 +129,7 @@ def report(model: nn.Module) -> Table:
     If FSDP or tensor parallelism has spread the model over processes, each of them must call this.
 
     Returns:
-        A table; its `rows` are `ReportRow`s.
+        A table; each of its `rows` is a `ReportRow`.
 
     Raises:
         GraphAttentionError: the model has no filters.

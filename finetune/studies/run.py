@@ -60,11 +60,11 @@ class Study:
         }
         flags = [word.format(**places) for word in self.flags.split()]
         if self.space is not None:
-            sweep = command_line.of_sweep().parse_args([])
+            sweep, flags = command_line.of_sweep().parse_known_args(flags)
             space = str(folder / "spaces" / f"{self.space}.yaml")
             vars(sweep).update(common | {"variant": self.variant, "space": space})
             return plan.sweep(sweep, flags)
-        comparison = command_line.of_comparison().parse_args([])
+        comparison, flags = command_line.of_comparison().parse_known_args(flags)
         own: dict[str, Any] = {
             "arms": str(folder / "arms" / f"{self.arms}.yaml"),
             "variants": self.variants,

@@ -89,6 +89,9 @@ def test_the_numbers_of_the_page_are_what_their_values_give(study: Study) -> Non
     kept = numbers.get("tasks") or [{"arms": [numbers["plain"], *numbers["settings"]]}]
     for task, was in zip(found, kept, strict=True):
         for arm, then in zip(task.arms[1:], was["arms"][1:], strict=True):
+            if arm.paired is None:  # a study that is not finished
+                assert then["paired"] is None
+                continue
             differences = {
                 int(seed): value for seed, value in then["paired"]["differences"].items()
             }
@@ -123,7 +126,7 @@ def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
         text
         for study, task in found
         for text in report.verdicts([task])
-        if re.match(r"[\w-]+", text)[0] not in study.again
+        if re.match(r"[\w-]+", text)[0] not in study.again and "no seed ended" not in text
     ]
     assert len(cells) == len(said) > 30
     for line, text in zip(cells, said, strict=True):

@@ -31,7 +31,16 @@ from hf_graphattn.backends import EAGER, SDPA, AttentionInputs, log_sum_exp, one
 from hf_graphattn.errors import refusal
 from hf_graphattn.kernels import Kernel
 
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
+from .base import (
+    TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    combination,
+    every_value,
+    register,
+    setting,
+)
 
 # exp(-lse) is held by float32, with room for gradients, down to this lse; below it counts as this.
 LEAST = -60.0
@@ -127,8 +136,7 @@ class SinkFilter(GraphFilter):
                 "torch's kernel for the CPU, without attention dropout, a position bias that is "
                 "learned, or a graph of torch.func",
             )
-        values = value if attend.every_value is None else attend.every_value
-        return fused(inputs, one_per_query_head(values, inputs.query), sink)
+        return fused(inputs, every_value(attend, value), sink)
 
 
 def _weight(sink: float | Tensor, lse: Tensor) -> Tensor:

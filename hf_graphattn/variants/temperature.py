@@ -13,15 +13,24 @@ added to the scores as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hf_graphattn.backends import AttentionInputs, make
+from hf_graphattn.backends import AttentionInputs
 
-from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
+from .base import (
+    TRAINABLE_HELP,
+    Attend,
+    GraphFilter,
+    VariantConfig,
+    attend_all,
+    combination,
+    register,
+    setting,
+)
 from .shaped import BACKENDS, HIDES
 
 
@@ -55,11 +64,9 @@ class TemperatureFilter(GraphFilter):
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         inputs = attend.inputs
         factor = self.scalar("slope") * log_visible(inputs) + self.scalar("offset")
-        scaled = replace(inputs, query=combination((factor, inputs.query)))
-        # Not `attend.every_value` of each head: a backend that groups heads takes them as they are.
-        return make(attend.name, scaled)(
-            value if attend.every_value is None else attend.every_value
-        )
+        # Cached values as they are: a backend that groups heads does not want them a query head.
+        values = value if attend.every_value is None else attend.every_value
+        return attend_all(attend, values, query=combination((factor, inputs.query)))
 
 
 def log_visible(inputs: AttentionInputs) -> Tensor:

@@ -15,13 +15,12 @@ from typing import Any
 from huggingface_hub import ModelCard
 from torch import Tensor
 
-from hf_graphattn.errors import refusal
 from hf_graphattn.loading.filter_files import save_filters
 from hf_graphattn.model.configs import ENTRY, model_configs
 from hf_graphattn.model.filters import filter_parameters, is_patched
 from hf_graphattn.model.parallel import whole
+from hf_graphattn.model.training import check_rates
 from hf_graphattn.sharing.card import model_card
-from hf_graphattn.variants.base import finite_number
 
 # Of the arguments of a Trainer's training, those that the card shows.
 ON_CARD = (
@@ -56,9 +55,7 @@ class TrainerMixin:
     """
 
     def __init__(self, *args: Any, filter_learning_rate: float = 1e-2, **kwargs: Any) -> None:
-        if finite_number("filter_learning_rate", filter_learning_rate) < 0:
-            allowed = "a finite number of at least 0"
-            raise refusal("filter_learning_rate", filter_learning_rate, allowed)
+        check_rates(filter_learning_rate=filter_learning_rate)
         self.filter_learning_rate = filter_learning_rate
         self._start: dict[str, Tensor] = {}
         super().__init__(*args, **kwargs)

@@ -36,10 +36,7 @@ def optimizer_groups(
     """
     refuse_no_model(model)
     rate = learning_rate if filter_learning_rate is None else filter_learning_rate
-    rates = {"learning_rate": learning_rate, "weight_decay": weight_decay}
-    for name, value in (rates | {"filter_learning_rate": rate}).items():
-        if finite_number(name, value) < 0:
-            raise refusal(name, value, "a finite number of at least 0")
+    check_rates(learning_rate=learning_rate, weight_decay=weight_decay, filter_learning_rate=rate)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     scalars = {id(parameter) for _, parameter in filter_parameters(model)}
     of_filters = [parameter for parameter in trained if id(parameter) in scalars]
@@ -58,6 +55,13 @@ def optimizer_groups(
         for parameters, lr, decay in groups
         if parameters
     ]
+
+
+def check_rates(**rates: Any) -> None:
+    """Raise `GraphAttentionError` for a rate that is not a finite number of at least 0."""
+    for name, value in rates.items():
+        if finite_number(name, value) < 0:
+            raise refusal(name, value, "a finite number of at least 0")
 
 
 def freeze_base(model: PreTrainedModel) -> PreTrainedModel:

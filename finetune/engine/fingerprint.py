@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 
 from finetune.settings.groups import DEFAULT_FILTER_RATE, FILTER_RATE
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 
 DIGITS = 16
 CHUNK = 1000  # rows hashed at a time
@@ -22,7 +22,7 @@ NO_CONTENT = ("_name_or_path", "transformers_version")
 
 
 def fingerprint(
-    settings: Settings[Any, Any],
+    settings: Run[Any, Any],
     model_config: Any,
     data: Mapping[str, Any],
     accelerator: Accelerator,

@@ -14,7 +14,7 @@ from accelerate.utils import DataLoaderConfiguration, DistributedType, set_seed
 from finetune import terminal
 from finetune.engine import output_folder, publishing
 from finetune.errors import refusal
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from finetune.settings.training import EVERY, NOWHERE, TrainArguments
 
 ON_CPUS = (
@@ -25,7 +25,7 @@ ON_CPUS = (
 
 
 @contextmanager
-def start(settings: Settings[Any, Any]) -> Iterator[Accelerator]:
+def start(settings: Run[Any, Any]) -> Iterator[Accelerator]:
     """The accelerator of a run, with the main process's log on the terminal and the seed set.
 
     Meanwhile its output folder is locked: `output_folder.claimed` says when that is refused.

@@ -28,7 +28,7 @@ from finetune.engine.predictions import EVALUATED, evaluated
 from finetune.engine.progress import LOG
 from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from finetune.settings.training import LAST
 from hf_graphattn.sharing.card import EXAMPLE_FILES
 
@@ -42,7 +42,7 @@ REMEDY = "Choose another output_dir, or give --overwrite_output_dir to replace t
 
 
 @contextmanager
-def claimed(settings: Settings[Any, Any], accelerator: Accelerator) -> Iterator[None]:
+def claimed(settings: Run[Any, Any], accelerator: Accelerator) -> Iterator[None]:
     """Work in the run's folder alone; its main process has the lock until the end.
 
     Raises ``Refused`` on all of its processes if another run is at work there, if what is there is
@@ -61,7 +61,7 @@ def claimed(settings: Settings[Any, Any], accelerator: Accelerator) -> Iterator[
         yield
 
 
-def former(settings: Settings[Any, Any], family: str) -> list[Path]:
+def former(settings: Run[Any, Any], family: str) -> list[Path]:
     """Files of an earlier run that must not be taken for this one's: to `remove` before it writes.
 
     Of the same run, or its beginning, these are results alone: the model is replaced at the end.
@@ -80,7 +80,7 @@ def remove(paths: Iterable[Path]) -> None:
             storage.remove(path)
 
 
-def _claim(settings: Settings[Any, Any], stack: ExitStack) -> None:
+def _claim(settings: Run[Any, Any], stack: ExitStack) -> None:
     folder = Path(settings.train.output_dir)
     try:
         lock = stack.enter_context(locks.held(folder, LOCK))
@@ -97,7 +97,7 @@ def _claim(settings: Settings[Any, Any], stack: ExitStack) -> None:
         _check_former(settings, folder)
 
 
-def _is_continued(settings: Settings[Any, Any], folder: Path) -> bool:
+def _is_continued(settings: Run[Any, Any], folder: Path) -> bool:
     """Whether the run goes on from a checkpoint of the folder, which shows if it is the same."""
     start = settings.train.resume_from_checkpoint
     if start is None or settings.train.do_eval_only:
@@ -105,7 +105,7 @@ def _is_continued(settings: Settings[Any, Any], folder: Path) -> bool:
     return start == LAST or Path(start).resolve().parent == folder.resolve()
 
 
-def _check_former(settings: Settings[Any, Any], folder: Path) -> None:
+def _check_former(settings: Run[Any, Any], folder: Path) -> None:
     """Refuse a folder with the results of another run, or with checkpoints."""
     train = settings.train
     if (folder / RESULTS).is_file():
@@ -122,7 +122,7 @@ def _check_former(settings: Settings[Any, Any], folder: Path) -> None:
         raise refusal("output_dir", str(folder), allowed, remedy)
 
 
-def _check_reads(settings: Settings[Any, Any], folder: Path) -> None:
+def _check_reads(settings: Run[Any, Any], folder: Path) -> None:
     """Refuse to remove what the run is to read."""
     flags, removed = settings.flat(), {path.resolve() for path in _left(folder)}
     for name in (*settings.paths(), "resume_from_checkpoint"):

@@ -20,7 +20,7 @@ from finetune.engine.results import RESULTS
 from finetune.engine.trainer import Trainer
 from finetune.errors import Refused
 from finetune.settings.groups import FILTER_RATE
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from hf_graphattn.model.adapters import is_adapted
 from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.model.save import hub_id
@@ -35,7 +35,7 @@ NOT_PUSHED += ["*hparams.yml"]
 ADAPTER = "adapter_config.json"
 
 
-def repository(settings: Settings[Any, Any]) -> str:
+def repository(settings: Run[Any, Any]) -> str:
     """The repository to push to, which is made if need be; its name with the owner's.
 
     Raises ``Refused`` if nothing can be pushed there.
@@ -99,7 +99,7 @@ def additions(folder: Path) -> list[CommitOperationAdd]:
 
 
 def evaluations(
-    task: Task, settings: Settings[Any, Any], results: Mapping[str, Any]
+    task: Task, settings: Run[Any, Any], results: Mapping[str, Any]
 ) -> Iterator[EvalResult]:
     """One for each number of the run's final evaluation, with the split that it was measured on."""
     labelled = "image-classification" if task.image_column else "text-classification"
@@ -119,7 +119,7 @@ def evaluations(
             )
 
 
-def _on_the_hub(settings: Settings[Any, Any]) -> tuple[str, str | None]:
+def _on_the_hub(settings: Run[Any, Any]) -> tuple[str, str | None]:
     """The repository, and the license that its card states."""
     base = settings.model.model_name_or_path
     license = settings.train.license or (base and license_of(base, fetch=True)) or None
@@ -149,7 +149,7 @@ def _card(
     return None if is_adapted(model) else plain_card(model, repo_id, **facts)
 
 
-def _training(settings: Settings[Any, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+def _training(settings: Run[Any, Any], results: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that training depended on, with how many rows and updates."""
     train = settings.train
     values = {f.name: getattr(train, f.name) for f in fields(train) if f.compare}
@@ -160,7 +160,7 @@ def _training(settings: Settings[Any, Any], results: Mapping[str, Any]) -> dict[
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _dataset(settings: Settings[Any, Any], task: Task) -> str | None:
+def _dataset(settings: Run[Any, Any], task: Task) -> str | None:
     return hub_id(settings.data.dataset_name or task.dataset_name)
 
 

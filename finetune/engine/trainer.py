@@ -28,7 +28,7 @@ from finetune.errors import DivergedError
 from finetune.models import tuning
 from finetune.models.loading import trained_scalars
 from finetune.objectives.base import Measured, Objective
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from finetune.settings.training import EACH_EPOCH
 from tasks import Split, Task
 
@@ -45,7 +45,7 @@ class Trainer:
         loaders: Loaders,
         task: Task,
         objective: Objective,
-        settings: Settings[Any, Any],
+        settings: Run[Any, Any],
     ) -> None:
         train = settings.train
         self.accelerator, self.task, self.settings = accelerator, task, settings

@@ -15,7 +15,7 @@ from transformers import (
 from finetune.errors import refusal
 from finetune.models import loading
 from finetune.settings.code import GENERATE, CodeModelArguments
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from tasks import Task
 
 
@@ -40,9 +40,7 @@ def load_config(
     return config, label_order
 
 
-def load_model(
-    settings: Settings[Any, CodeModelArguments], config: PreTrainedConfig
-) -> PreTrainedModel:
+def load_model(settings: Run[Any, CodeModelArguments], config: PreTrainedConfig) -> PreTrainedModel:
     """The model for the objective, in float32 and patched (`loading.load_model`)."""
     if settings.model.objective == GENERATE:
         return loading.load_model(settings, config, AutoModelForSeq2SeqLM)

@@ -23,7 +23,7 @@ from transformers import (
 import hf_graphattn as ga
 from finetune.errors import near, refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from hf_graphattn.loading.checkpoints import SAVE_ONE, is_made_up
 from hf_graphattn.model.parallel import whole
 from tasks import Task
@@ -162,7 +162,7 @@ def _label_order(task: Task, labels: list[str]) -> list[int]:
 
 
 def load_model(
-    settings: Settings[Any, Any],
+    settings: Run[Any, Any],
     config: PreTrainedConfig,
     auto_class: Any = AutoModelForSequenceClassification,
     **options: Any,

@@ -25,7 +25,7 @@ from transformers import (
 
 from finetune.errors import refusal
 from finetune.models.loading import load_model, pretrained, untrained_config
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from finetune.settings.speech import CHARACTERS, SpeechModelArguments
 from hf_graphattn.model.training import task_head
 
@@ -116,7 +116,7 @@ def load_processor(
 
 
 def load_speech_model(
-    settings: Settings[Any, SpeechModelArguments], config: PreTrainedConfig
+    settings: Run[Any, SpeechModelArguments], config: PreTrainedConfig
 ) -> PreTrainedModel:
     """The model with its head for CTC, a new one for a new vocabulary (`loading.load_model`)."""
     arguments = settings.model

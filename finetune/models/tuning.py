@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 import hf_graphattn as ga
 from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 from hf_graphattn.model.adapters import is_adapted
 from hf_graphattn.model.training import task_head
 
@@ -44,7 +44,7 @@ def counted(model: nn.Module) -> tuple[int, int]:
     return sum(n for n, is_trained in counts if is_trained), sum(n for n, _ in counts)
 
 
-def optimizer(model: nn.Module, settings: Settings[Any, Any]) -> torch.optim.Optimizer:
+def optimizer(model: nn.Module, settings: Run[Any, Any]) -> torch.optim.Optimizer:
     """AdamW, with the filters' scalars at a rate of their own where any are trained."""
     train, rate = settings.train, settings.filter.filter_learning_rate
     if rate is None and any(True for _ in ga.filter_parameters(model)):

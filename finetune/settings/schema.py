@@ -97,9 +97,6 @@ class Run(Generic[Data, Model]):
             yield from fields(group)
 
 
-Settings = Run  # its name in the rooms that only read it
-
-
 class _Parser(LineParser, HfArgumentParser):
     """transformers' parser with our errors."""
 

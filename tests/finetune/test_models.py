@@ -16,7 +16,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import glue
 from finetune.models import loading
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 
 MNLI = tasks.get("mnli")
 
@@ -26,7 +26,7 @@ def bert(tmp_path: Path) -> Path:
     return tiny_task.save_bert(tmp_path / "bert")
 
 
-def settings(path: Path, *flags: str) -> Settings:
+def settings(path: Path, *flags: str) -> Run:
     return glue.SCHEMA.parse(["--model_name_or_path", str(path), "--output_dir", "o", *flags])
 
 

@@ -30,13 +30,13 @@ from finetune.engine.progress import LOG
 from finetune.engine.results import RESULTS
 from finetune.engine.storage import SaveError
 from finetune.errors import Refused
-from finetune.settings.schema import Settings
+from finetune.settings.schema import Run
 
 RUN = ("--model_name_or_path", "m", "--task_name", "cola", "--variant", "gfsa")
 RATE = "filter_learning_rate"
 
 
-def parsed(folder: Path | str, *others: str) -> Settings[Any, Any]:
+def parsed(folder: Path | str, *others: str) -> Run[Any, Any]:
     return glue.SCHEMA.parse([*RUN, "--output_dir", str(folder), *others])
 
 

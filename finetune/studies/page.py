@@ -75,10 +75,10 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
     compared = [
         (study, task)
         for study in known
-        if study.space is None and not study.first_seed  # seeds apart only choose settings
+        if study.compares
         for task in analyze.results_of(_numbers(study.name, folder))
     ]
-    others = [study for study in known if study not in [each for each, _ in compared]]
+    others = [study for study in known if not study.compares]
     left = [f"- {study.title}" for study in studies if study not in known]
     parts = [[HEAD], lines(compared)]
     parts += [["## Sweeps, and choices of settings", "", *map(_link, others), ""]] if others else []

@@ -48,6 +48,11 @@ class Study:
     start: str | None = None
     reads: str | None = None
 
+    @property
+    def compares(self) -> bool:
+        """Whether it compares arms: no sweep, and not seeds apart that only choose settings."""
+        return self.space is None and not self.first_seed
+
     def experiment(self, options: argparse.Namespace) -> plan.Experiment:
         """What is run; ``options`` are those of `evidence.py`."""
         folder, places = ROOT / "finetune", {name: getattr(options, name) for name in PLACES}

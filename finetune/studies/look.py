@@ -97,8 +97,13 @@ def _fresh(path: Path) -> PreTrainedModel:
 
 
 def _by_depth(diagnosis: Diagnosis) -> dict[str, list[float]]:
-    by_depth = diagnosis.parts[0].by_depth
-    return {name: by_depth[name].mean.tolist() for name in STATISTICS}
+    """Each statistic by depth; by frequency and index, for tools/figures.py, two spectra."""
+    part = diagnosis.parts[0]
+    spectra = {
+        "fourier_response": part.fourier_response.mean.mean((0, 1)).tolist(),  # layers, heads
+        "singular_values": part.singular_values.mean.tolist(),
+    }
+    return {name: part.by_depth[name].mean.tolist() for name in STATISTICS} | spectra
 
 
 def section(name: str, folder: Path) -> list[str]:

@@ -108,6 +108,7 @@ def measure_heads(
         "largest_eigenvalue": response[:, 0],
         "response": on_grid(response, POINTS),
         "attention_response": on_grid(eigenvalues, POINTS),
+        "fourier_response": on_grid(fourier_response(filtered), POINTS),
         "approximation_error": approximation_error(attention, settings.orders),
     }
     for p in settings.powers:
@@ -153,6 +154,7 @@ def summarize(name: str, tally: Tally) -> Part:
         by_depth=by_depth,
         response=by_head.pop("response"),
         attention_response=by_head.pop("attention_response"),
+        fourier_response=by_head.pop("fourier_response"),
         approximation_error=by_head.pop("approximation_error"),
         worst_error=every["approximation_error"].max(axis=(0, 1, 2)),
         by_head=by_head,
@@ -236,7 +238,7 @@ def spectrum(matrix: Tensor) -> Tensor:
     For attention the largest is 1, and its eigenvector is constant: graph frequency rises along the
     row. For the filtered matrix H it is the filter's frequency response on the graph A, and its
     first entry is the largest eigenvalue of p-LaT's Theorem 4.4. GFSA's Figures 2, 4 and 5 draw
-    another spectrum, a discrete Fourier transform (its appendix D). A causal matrix is triangular:
+    another spectrum: `fourier_response`. A causal matrix is triangular:
     its eigenvalues are its diagonal. p-LaT's Theorem 4.3, by which a positive matrix with a largest
     eigenvalue of at most 1 is low-pass, is false as it stands: that of [[0.5, 0.3], [0.1, 0.2]] is
     0.579, and its ratio of high-frequency to DC energy tends to 0.583. It is NaN if the matrix has
@@ -246,6 +248,18 @@ def spectrum(matrix: Tensor) -> Tensor:
     eigenvalues = torch.linalg.eigvals(matrix.where(finite[:, None, None], torch.zeros(())))
     magnitudes = eigenvalues.abs().sort(dim=-1, descending=True).values
     return magnitudes.where(finite[:, None], torch.tensor(math.nan))
+
+
+def fourier_response(matrix: Tensor) -> Tensor:
+    """|H f_k| of each head's matrix, (H, N // 2 + 1), from the constant wave to the fastest.
+
+    f_k is the discrete Fourier transform's wave of k periods over the N tokens, of norm 1. So this
+    is what H leaves of a wave, at whatever frequencies, with the order of the tokens as the axis;
+    `spectrum` knows no order. GFSA's Figures 2, 4 and 5 draw a discrete Fourier transform (its
+    appendix D), without a formula: the norm is ours.
+    """
+    waves = torch.fft.ifft(matrix, norm="ortho")  # row x: sum_y H_xy exp(2 pi i k y / N) / sqrt(N)
+    return waves.abs().square().sum(-2).sqrt()[:, : matrix.shape[-1] // 2 + 1]
 
 
 def entropy(matrix: Tensor) -> Tensor:

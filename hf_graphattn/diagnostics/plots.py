@@ -86,6 +86,12 @@ def _draw_response(axis: Any, look: Look, _: Measurements, part: Part) -> None:
         line(axis, look, values, f"{look.label}: its A", marker="", linestyle="--")
 
 
+def _draw_fourier(axis: Any, look: Look, _: Measurements, part: Part) -> None:
+    values = part.fourier_response.mean
+    mean, deviation = _spread(values.reshape(-1, values.shape[-1]), 0)
+    line(axis, look, (np.linspace(0, 1, mean.size), mean, deviation), marker="")
+
+
 def _draw_energy(diagnoses: Diagnoses, title: str) -> Any:
     """A panel for each p: the energy of the values before and after a layer's filter."""
 
@@ -165,9 +171,10 @@ FIGURES: Mapping[str, Figure] = {
         ),
     ),
     "frequency_response": Figure(
-        "Frequency response: |eigenvalues| of H",
+        "Frequency response: |eigenvalues| of H, and what H leaves of a wave",
         "GFSA holds that plain attention is a low-pass filter, and that its filter passes higher "
-        "frequencies too (by a Fourier transform; here are eigenvalues). A causal matrix has its "
+        "frequencies too. Its Fig. 2 shows this by a Fourier transform over the tokens, below. "
+        "The eigenvalues are frequencies on the graph A. A causal matrix has its "
         "diagonal as eigenvalues: how much each token looks at itself.",
         _panels(
             Panel(
@@ -175,7 +182,13 @@ FIGURES: Mapping[str, Figure] = {
                 "|λ|, mean of all heads",
                 _draw_response,
                 counted=False,
-            )
+            ),
+            Panel(
+                "frequency (0: constant, 1: changes at every token)",
+                "‖H f‖, mean of all heads",
+                _draw_fourier,
+                counted=False,
+            ),
         ),
     ),
     "high_to_dc": Figure(

@@ -33,8 +33,8 @@ class Part:
     """One stack of layers: "encoder" or "decoder" of an encoder-decoder model, else "model".
 
     A model of L layers has depths 0 (embeddings) to L (the last layer's output, after the final
-    norm where the model has one). H is the number of heads. A spectrum has P points, from the
-    largest value to the smallest; those of all sequences are interpolated to the same P.
+    norm where the model has one). H is the number of heads. A spectrum has P points; those of
+    all sequences are interpolated to the same P. Eigenvalues and singular values fall along it.
 
     sequences, tokens: how many went into the means. Padding is excluded from every statistic.
     variants: the variant of each layer, "plain" for plain attention. (L)
@@ -47,6 +47,8 @@ class Part:
     worst_error: (orders,): the largest error in any layer, head and sequence.
     singular_values: Summary of (P,): those of the last depth, scaled so that the largest is 1.
     response: Summary of (L, H, P): |eigenvalues| of H. attention_response: those of A.
+    fourier_response: Summary of (L, H, P): what H leaves of a wave over the tokens, from the
+        constant one to the fastest.
     scalars: the filters' scalars, (L, H), NaN in a layer without them. learned: the names of those
         that are parameters.
     """
@@ -62,6 +64,7 @@ class Part:
     singular_values: Summary
     response: Summary
     attention_response: Summary
+    fourier_response: Summary
     scalars: dict[str, np.ndarray]
     learned: tuple[str, ...]
 
@@ -140,6 +143,7 @@ def _rows(part: Part, orders: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     yield from _each("singular_value", part.singular_values, position=positions)
     yield from _each("response", part.response, **by_head, position=positions)
     yield from _each("attention_response", part.attention_response, **by_head, position=positions)
+    yield from _each("fourier_response", part.fourier_response, **by_head, position=positions)
 
 
 def _each(statistic: str, summary: Summary, **axes: Any) -> Iterator[dict[str, Any]]:

@@ -61,6 +61,18 @@ def test_spectrum() -> None:
     assert broken[1].eq(1).all()
 
 
+def test_fourier_response() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(N, N, dtype=torch.float64, generator=generator)
+    found = measure.fourier_response(heads(IDENTITY, UNIFORM, SHIFT, UNIFORM - IDENTITY, rows))
+    angles = torch.arange(N, dtype=torch.float64) * 2 * math.pi / N
+    expected = [[1] * 4, [1, 0, 0, 0], [1] * 4, [0, 1, 1, 1]]  # of 0 to 3 periods over 6 tokens
+    waves = [[rows @ (k * angles).cos(), rows @ (k * angles).sin()] for k in range(4)]
+    expected += [[math.hypot(c.norm(), s.norm()) / math.sqrt(N) for c, s in waves]]
+    expected = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
 def test_entropy() -> None:
     found = measure.entropy(heads(IDENTITY, UNIFORM, BLOCKS))
     assert found.tolist() == pytest.approx([0, math.log(N), math.log(3)])

@@ -69,8 +69,8 @@ def test_fourier_response() -> None:
     expected = [[1] * 4, [1, 0, 0, 0], [1] * 4, [0, 1, 1, 1]]  # of 0 to 3 periods over 6 tokens
     waves = [[rows @ (k * angles).cos(), rows @ (k * angles).sin()] for k in range(4)]
     expected += [[math.hypot(c.norm(), s.norm()) / math.sqrt(N) for c, s in waves]]
-    expected = torch.tensor(expected, dtype=torch.float64)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    target = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(found, target, atol=1e-12, rtol=0)
 
 
 def test_entropy() -> None:

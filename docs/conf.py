@@ -35,6 +35,7 @@ python_maximum_signature_line_length = 88
 html_theme = "furo"
 html_title = f"hf_graphattn {version}"
 html_static_path = ["site"]
+html_logo = "site/logo.svg"
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sphinx = False

@@ -37,6 +37,7 @@ html_title = f"hf_graphattn {version}"
 html_static_path = ["site"]
 html_logo = "site/logo.svg"
 html_css_files = ["pages.css"]
+html_js_files = ["tables.js"]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -15,5 +15,9 @@ function stack() {
   }
 }
 
-addEventListener("DOMContentLoaded", stack);
+addEventListener("DOMContentLoaded", () => {
+  for (const pre of document.querySelectorAll(".highlight-text pre"))
+    pre.classList.toggle("table", /\S {2,}\S/.test(pre.textContent)); // it has columns
+  stack();
+});
 addEventListener("resize", stack);

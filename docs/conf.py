@@ -35,7 +35,9 @@ python_maximum_signature_line_length = 88
 html_theme = "furo"
 html_title = f"hf_graphattn {version}"
 html_static_path = ["site"]
+html_logo = "site/logo.svg"
 html_css_files = ["pages.css"]
+html_js_files = ["tables.js"]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hf_graphattn.shell.main import until_unread
+from hf_graphattn.version import how_to_install
 
 DEBUG = "--debug"  # the flag that shows where an error comes from
 WRONG, INTERRUPTED = 2, 130  # exit codes
@@ -25,8 +26,7 @@ STOPPED = (
     "the last one with --resume_from_checkpoint last."
 )
 INSTALL = (
-    "The scripts need it: pip install -e '.[finetune]' in their repository, or start them with the "
-    "Python that has it."
+    f"The scripts need it: {how_to_install('finetune')}, or start them with the Python that has it."
 )
 FEW = 4  # names in a question
 FIRST = 10.0  # seconds: the launcher ends the other processes once the first has ended

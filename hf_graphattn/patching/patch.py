@@ -89,7 +89,7 @@ def warn_if_not_plain(model: nn.Module, config: VariantConfig) -> None:
     )
     logger.warning(
         f"{type(model).__name__} is pretrained, and {config} does not start as plain attention: "
-        f"its outputs are others at once. {remedy}"
+        f"its outputs change at once. {remedy}"
     )
 
 

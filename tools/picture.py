@@ -1,8 +1,8 @@
-"""README's picture: what filters and their controls bring on Penn Treebank, and what they cost.
+"""README's picture: what filters bring on a checkpoint and from nothing, and what they cost.
 
     python tools/picture.py
 
-Drawn from committed numbers alone: a study of docs/evidence.md, and `benchmarks/attention.py`.
+Drawn from committed numbers alone: two studies of docs/evidence.md, and `benchmarks/attention.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from finetune.experiments.analyze import TaskResult
 from hf_graphattn.diagnostics.palette import looks
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDY = ROOT / "docs" / "evidence" / "controls-ptb-tuned.json"
+STUDIES = {
+    "controls-ptb-tuned": "On a checkpoint: Penn Treebank, perplexity",
+    "depth4": "From nothing: Shakespeare, 2,000 steps, loss",
+}
+SAME_TIME = "none-2260"  # plain attention with as many steps as take GFSA's seconds
 TIMES = ROOT / "benchmarks" / "results" / "attention-cpu.json"
 PAPERS = ("gfsa", "plat", "laplacian")  # whose attention was timed
 PUBLISHED = {"published gfsa": "gfsa", "published plat": "plat"}
@@ -29,14 +33,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     from matplotlib.figure import Figure
 
     (target,) = (sys.argv[1:] if argv is None else argv) or [str(ROOT / "docs" / "overview.png")]
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    brings, costs = figure.subplots(1, 2)
-    gains(brings, analyze.results_of(json.loads(STUDY.read_text("utf-8")))[0])
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    *brings, costs = figure.subplots(1, 3)
+    for axes, (study, title) in zip(brings, STUDIES.items(), strict=True):
+        numbers = ROOT / "docs" / "evidence" / f"{study}.json"
+        gains(axes, analyze.results_of(json.loads(numbers.read_text("utf-8")))[0], title)
     times(costs, json.loads(TIMES.read_text("utf-8"))["lengths"])
     figure.savefig(target, dpi=150)
 
 
-def gains(axes: Any, task: TaskResult) -> None:
+def gains(axes: Any, task: TaskResult, title: str) -> None:
     """Each arm's difference to plain attention in per cent, with its interval, the best on top."""
     plain, *arms = task.arms
     rows = sorted(((arm, arm.paired) for arm in arms if arm.paired), key=lambda row: -row[1].mean)
@@ -49,10 +55,11 @@ def gains(axes: Any, task: TaskResult) -> None:
         axes.plot([low, high], [place, place], color=own.colour, linewidth=2.5)
         axes.plot(mean, place, "o", color=own.colour, markersize=7)
     axes.axvline(0, color="black", linewidth=1)
-    names = [look[kinds[arm.name]].label for arm, _ in rows]
+    labels = {SAME_TIME: "plain,\nGFSA's time"}
+    names = [labels.get(arm.name, look[kinds[arm.name]].label) for arm, _ in rows]
     axes.set_yticks(range(len(rows)), names)
-    axes.set_xlabel("perplexity: difference to plain attention, in % (less is better)")
-    axes.set_title("What they bring: Penn Treebank, learning rate tuned", fontsize=10)
+    axes.set_xlabel("difference to plain attention, in % (less is better)")
+    axes.set_title(title, fontsize=10)
     axes.grid(axis="x", alpha=0.3)
 
 
@@ -78,7 +85,7 @@ def times(axes: Any, lengths: dict[str, Any]) -> None:
     axes.set_xticks([int(n) for n in lengths], list(lengths))
     axes.minorticks_off()
     axes.set_xlabel("tokens")
-    axes.set_title("What they cost: attention forward and backward", fontsize=10)
+    axes.set_title("Cost: attention forward and backward", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
 

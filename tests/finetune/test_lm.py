@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hf_graphattn as ga
-import tasks
 from finetune import lm
 from finetune.data import text
 from finetune.data.text import Text, Windows, pad
@@ -68,7 +67,7 @@ def independent(model: torch.nn.Module, ids: list[int], size: int, stride: int |
 
 
 @pytest.mark.parametrize("stride", [None, 1, 6, 16])
-@pytest.mark.parametrize("variant", [None, ga.GFSAConfig(order=4, w_K=0.3), ga.PLaTConfig()])
+@pytest.mark.parametrize("variant", [None, ga.GFSAConfig(order=4, w_K=0.3)])
 def test_both_protocols_equal_a_plain_computation(stride: int | None, variant: Any) -> None:
     model = tiny.build("GPT-2").eval()
     if variant is not None:
@@ -77,7 +76,7 @@ def test_both_protocols_equal_a_plain_computation(stride: int | None, variant: A
     accelerator = Accelerator(cpu=True)
     loader = DataLoader(Windows(ids.int(), 16, stride), 5, collate_fn=pad)
     measured = language.measure_text(
-        model, accelerator.prepare(loader), Text(ids.int(), 40, 309), accelerator, "test"
+        model, accelerator.prepare(loader), Text(ids.int(), 40, 309), accelerator
     )
     found = {**measured.metrics, **measured.counts}
     with torch.no_grad():
@@ -173,49 +172,6 @@ def test_a_run_on_random_offsets_resumes_exactly(tmp_path: Path, sentences: str)
     assert {key: again[key] for key in keys} == {key: whole[key] for key in keys}
     cut = run(tmp_path / "cut", sentences, *flags[:-3], "--max_train_steps", "12")
     assert cut["eval_loss"] != whole["eval_loss"]
-
-
-def test_training_and_evaluation_agree(tmp_path: Path) -> None:
-    """At a learning rate of 0 they see the same model and the same blocks."""
-    text = tmp_path / "whole.txt"
-    text.write_text("abcd " * 64)
-    flags = ("--block_size", "32", "--learning_rate", "0", "--per_device_train_batch_size", "3")
-    quiet = ",resid_pdrop=0.0,embd_pdrop=0.0,attn_pdrop=0.0"
-    results = run(tmp_path, str(text), *UNTRAINED[:-1], UNTRAINED[-1] + quiet, *flags)
-    assert results["train_loss"] == pytest.approx(results["eval_loss"], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "task", "order", "epochs"),
-    [
-        ("ptb-gpt2-gfsa", "ptb", 7, 15),
-        ("wikitext2-gpt2-gfsa", "wikitext2", 9, 10),
-        ("wikitext103-gpt2-gfsa", "wikitext103", 3, 4),
-    ],
-)
-def test_recipes_of_the_papers_table(recipe: str, task: str, order: int, epochs: int) -> None:
-    settings = lm.SCHEMA.parse(
-        ["--recipe", str(RECIPES / f"{recipe}.yaml")],
-    )
-    assert (settings.data.task_name, settings.variant.order) == (task, order)
-    assert (settings.train.num_train_epochs, settings.train.learning_rate) == (epochs, 5e-5)
-    assert settings.train.per_device_train_batch_size == 4
-    assert tasks.get(task, "lm").word_level
-
-
-def test_the_character_recipe_is_nanogpts() -> None:
-    path = RECIPES / "shakespeare-char-laplacian.yaml"
-    train = lm.SCHEMA.parse(["--recipe", str(path)]).train
-    assert (train.learning_rate, train.schedule_settings) == (1e-3, {"min_lr": 1e-4})
-    assert (train.adam_beta1, train.adam_beta2, train.weight_decay) == (0.9, 0.99, 0.1)
-    assert (train.num_warmup_steps, train.max_train_steps, train.max_grad_norm) == (100, 5000, 1)
-    assert (train.eval_steps, train.metric_for_best_model, train.keeps_best) == (250, "loss", True)
-
-
-def test_the_recipe_of_plats_language_model() -> None:
-    found = lm.SCHEMA.parse(["--recipe", str(RECIPES / "wikitext103-gpt2-plat.yaml")])
-    assert found.variant == ga.PLaTConfig(p=(1.5, 2.5))
-    assert (found.data.block_size, found.data.stride, found.train.max_grad_norm) == (256, 1, 0.25)
 
 
 def test_the_character_recipe_in_small(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from finetune.data import augmentation, sources
 from finetune.data import rows as checks
 from finetune.data.loaders import Batching, Loaders, of_splits
 from finetune.data.streaming import InWindows, Streamed, Training
-from finetune.data.wording import Words, listed, reason, refusal
+from finetune.data.wording import Words, joined, reason, refusal
 from finetune.settings.images import ImageDataArguments
 from finetune.settings.schema import Run
 from finetune.terminal import track
@@ -82,7 +82,7 @@ class Images:
         if "labels" in cells:
             label, allowed = cells["labels"], f"0 to {len(order) - 1}"
             if label is None or not 0 <= label < len(order):
-                raise refusal(f"In {self._place(row)}, the label", label, allowed, "Correct it.")
+                raise refusal(f"In {self._row_name(row)}, the label", label, allowed, "Correct it.")
             sample["labels"] = order[label]
         return sample
 
@@ -114,7 +114,7 @@ class Images:
         path = (value or {}).get("path")
         what = f"the image {path}" if path else "the image"
         if not (path and Path(path).exists()):
-            what = f"In {self._place(row)}, {what}"
+            what = f"In {self._row_name(row)}, {what}"
         try:
             image = datasets.Image().decode_example(dict(value or {"bytes": None, "path": None}))
         except Exception as error:  # of whichever of Pillow's readers finds the fault
@@ -127,10 +127,10 @@ class Images:
             raise refusal(what, value, allowed, remedy)
         return image.convert(self.inputs.mode)
 
-    def _place(self, row: int) -> str:
+    def _row_name(self, row: int) -> str:
         if isinstance(self.rows, Streamed):
-            return self.rows.place(row)
-        return sources.place(self.name, self.rows, row)
+            return self.rows.row_name(row)
+        return sources.row_name(self.name, self.rows, row)
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,11 @@ class Collate:
             image = augmentation.applied(self.changes.image, row["image"])
             return augmentation.applied(self.changes.pixels, self._pixels([image]))
 
-    def _pixels(self, found: list[Image]) -> Tensor:
+    def _pixels(self, batch: list[Image]) -> Tensor:
         # What is cut to the model's size by chance is neither resized nor cut again.
         without = ("do_resize", "do_center_crop") if self.changes.crops else ()
         off = {name: False for name in without if hasattr(self.processor, name)}
-        return self.processor(found, return_tensors="pt", **off)["pixel_values"]
+        return self.processor(batch, return_tensors="pt", **off)["pixel_values"]
 
 
 def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
@@ -233,7 +233,7 @@ def _folders(arguments: ImageDataArguments) -> DatasetDict:
         outside += [file for file in files if file.is_dir()]
         if outside or not files:
             allowed = "a folder of images for each class, without inner ones"
-            remedy = f"Move {listed(outside)}." if outside else "Add images."
+            remedy = f"Move {outside[0]}." if outside else "Add images."
             raise refusal(f"{name}_dir", path, allowed, remedy)
         classes = sorted({file.parent.name for file in files})
         features = Features(image=datasets.Image(), label=ClassLabel(names=classes))
@@ -282,9 +282,9 @@ def _with_names(task: Task, rows: DatasetDict, *, streaming: bool) -> Task:
     for name, split in rows.items():
         names = getattr(split.features.get(task.label_column), "names", ())
         if not set(names) <= set(known):
-            allowed = f"those of split {task.train_split!r}: {listed(known)}"
+            allowed = f"those of split {task.train_split!r}: {joined(known)}"
             remedy = "Name the classes alike in all splits."
-            raise refusal(f"the classes of split {name!r}", Words(listed(names)), allowed, remedy)
+            raise refusal(f"the classes of split {name!r}", Words(joined(names)), allowed, remedy)
     few = len(known) <= 5  # all of which are among the five best
     kept = tuple(each for each in task.metrics if each.name != images.TOP5.name or not few)
     return replace(task, label_names=tuple(known), metrics=kept)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from finetune.data import sources
-from finetune.data.wording import Words, cell, listed, refusal
+from finetune.data.wording import Words, cell, joined, refusal
 from finetune.errors import Refused
 from finetune.settings.groups import DataArguments, SourceArguments
 from tasks import Task, metrics
@@ -79,7 +79,7 @@ class Column:
 
     def refused(self, index: int, allowed: str, remedy: str) -> Refused:
         """The error of a row's cell."""
-        where = sources.place(self.split, self.rows, index)
+        where = sources.row_name(self.split, self.rows, index)
         what = f"In {where}, column {self.name} of task {self.task}"
         return refusal(what, cell(self.stored[index].as_py()), allowed, remedy)
 
@@ -111,7 +111,7 @@ def _own_task(arguments: DataArguments, family: str, rows: DatasetDict | None) -
     known = [n for n, kind in kinds.items() if n != label and kind in TEXT_KINDS]
     texts = arguments.text_column_names or known
     if label not in kinds or (len(texts) != 1 and texts is known):
-        value = f"a table with the columns {listed(f'{n} ({k})' for n, k in kinds.items())}"
+        value = f"a table with the columns {joined(f'{n} ({k})' for n, k in kinds.items())}"
         allowed = (
             f"one with the column {label} of labels and one column of text (string), or one or two "
             f"that are named; it has {len(texts)}"
@@ -171,7 +171,7 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
         if name not in rows:
             where = source(next(iter(rows.values()))) if rows else ""
             what, value = f"the data of task {task.name}{where}", f"without split {name!r}"
-            allowed = f"data with the splits {', '.join(names)}; it has {listed(rows) or 'none'}"
+            allowed = f"data with the splits {', '.join(names)}; it has {joined(rows) or 'none'}"
             raise refusal(what, value, allowed, "Add it, or choose another task or data set.")
         what = f"split {name!r} of task {task.name}{source(rows[name])}"
         if not len(rows[name]):
@@ -181,7 +181,7 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
         known = [column for column in rows[name].column_names if column != sources.ROW]
         if missing := [column for column in wanted if column not in known]:
             value = f"without column {missing[0]!r}"
-            allowed = f"rows with {', '.join(wanted)}; it has {listed(known)}"
+            allowed = f"rows with {', '.join(wanted)}; it has {joined(known)}"
             raise refusal(what, value, allowed, f"Name or rename its columns. {COMMAS}")
 
 
@@ -211,7 +211,7 @@ def chosen_column(flag: str, name: str | None, usual: Sequence[str], columns: It
     for each in usual if name is None else (name,):
         if each in known:
             return each
-    raise refusal(flag, name, f"one of the data's columns: {listed(known)}", "Name it.")
+    raise refusal(flag, name, f"one of the data's columns: {joined(known)}", "Name it.")
 
 
 def _labelled(task: Task, name: str, rows: Dataset) -> Dataset:
@@ -272,7 +272,7 @@ def label_names(column: Column) -> tuple[str, ...] | None:
     is_text = kind(column.feature) in TEXT_KINDS
     if not (is_text or pa.types.is_integer(type_) or pa.types.is_boolean(type_)):
         raise column.of_wrong_type(ALLOWED, "Name or convert the column.")
-    if isinstance(column.feature, ClassLabel) and len(column.feature.names) > 1:
+    if isinstance(column.feature, ClassLabel):
         return tuple(column.feature.names)
     if hidden := [value for value in values if value in HIDDEN]:
         index = column.first(hidden)
@@ -312,9 +312,9 @@ def _classes(task: Task, column: Column) -> pa.Array:
     numbers = [_number(task, column.feature, value) for value in column.values]
     if None in numbers:
         known = task.label_names
-        allowed = f"{listed(known)}, or 0 to {len(known) - 1}"
+        allowed = f"{joined(known)}, or 0 to {len(known) - 1}"
         if task.name == OWN_FILES:
-            allowed = f"the labels of the training rows: {listed(known)}"
+            allowed = f"the labels of the training rows: {joined(known)}"
         pairs = zip(column.values, numbers, strict=True)
         index = column.first([value for value, number in pairs if number is None])
         value = column.stored[index].as_py()

@@ -28,7 +28,7 @@ from datasets.table import InMemoryTable
 from pandas.util import hash_pandas_object
 
 import tasks
-from finetune.data.wording import Words, cell, listed, reason, refusal
+from finetune.data.wording import Words, cell, joined, reason, refusal
 from finetune.errors import Refused, near
 from finetune.settings.groups import SourceArguments
 from tasks import Split, Task, metrics
@@ -121,7 +121,7 @@ def with_flags(task: Task, arguments: SourceArguments) -> Task:
     if (texts := changes.get("text_columns")) is not None:
         texts = changes["text_columns"] = (texts,) if isinstance(texts, str) else tuple(texts)
         if len(texts) != len(task.text_columns):
-            allowed = f"a column for each of task {task.name}: {listed(task.text_columns)}"
+            allowed = f"a column for each of task {task.name}: {joined(task.text_columns)}"
             raise refusal("text_column_names", texts, allowed, "Name as many.")
     if (name := values.get("eval_split_name")) is not None:
         changes["validation_splits"] = (Split(name),)
@@ -326,9 +326,9 @@ def footers(files: Sequence[str], stated: Features | None = None) -> dict[str, p
             source, expected = first.setdefault(column, (name, feature.names))
             if feature.names != expected:
                 what = f"the order of the classes of column {column} in {name}"
-                allowed = f"that of {source}: {listed(expected)}"
+                allowed = f"that of {source}: {joined(expected)}"
                 remedy = "Write both with the same names in the same order (datasets' cast_column)."
-                raise refusal(what, Words(listed(feature.names)), allowed, remedy)
+                raise refusal(what, Words(joined(feature.names)), allowed, remedy)
     return by_file
 
 
@@ -371,11 +371,11 @@ def files_of(split: Dataset) -> list[Path]:
 
 
 def numbered(rows: DatasetDict) -> DatasetDict:
-    """The rows with the column `ROW`, so that `place` finds them once some are taken out."""
+    """The rows with the column `ROW`, so that `row_name` finds them once some are taken out."""
     return DatasetDict({n: split.add_column(ROW, range(len(split))) for n, split in rows.items()})
 
 
-def place(name: str, split: Dataset, index: int) -> str:
+def row_name(name: str, split: Dataset, index: int) -> str:
     """Name a row by its number, from 1, in its file, or else in its split."""
     number = (split[ROW][index] if ROW in split.column_names else index) + 1
     files = files_of(split)

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from finetune.data import rows as checks
 from finetune.data import sources
 from finetune.data.loaders import IGNORED, Batching, Loaders, by_length, of_splits
-from finetune.data.wording import Words, listed, reason, refusal
+from finetune.data.wording import Words, joined, reason, refusal
 from finetune.errors import Refused
 from finetune.settings.schema import Run
 from finetune.settings.speech import SpeechDataArguments
@@ -54,7 +54,7 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     tables = [str(folder / name) for name in TABLES if (folder / name).is_file()]
     if arguments.dataset_name is not None and tables:
         if len(tables) > 1:
-            allowed = f"a folder with one table; it has {listed(tables)}"
+            allowed = f"a folder with one table; it has {joined(Path(x).name for x in tables)}"
             raise refusal("dataset_name", str(folder), allowed, "Name one: --train_file.")
         arguments = replace(arguments, dataset_name=None, train_file=tables[0])
 
@@ -259,7 +259,7 @@ def _normalised(text: str, arguments: SpeechDataArguments) -> str:
 
 def _unreadable(name: str, rows: Dataset, index: int, error: Exception) -> Refused:
     path = rows[index][AUDIO]["path"]
-    what = f"the recording{f' {path}' if path else ''} of {sources.place(name, rows, index)}"
+    what = f"the recording{f' {path}' if path else ''} of {sources.row_name(name, rows, index)}"
     allowed = "a file that libsndfile reads: wav, flac, ogg, mp3 ..."
     remedy = f"Write it again, or drop the row. Reading it raised {reason(error)}"
     return refusal(what, Words("unreadable"), allowed, remedy)
@@ -298,14 +298,14 @@ def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -
     if not lacking:
         return
     index = next(i for i, text in enumerate(rows[TEXT]) if lacking[0] in text)
-    where = f"the transcript of {sources.place(name, rows, index)}"
+    where = f"the transcript of {sources.row_name(name, rows, index)}"
     if not trained:
-        logger.warning(f"The vocabulary lacks {listed(lacking)} ({where}): each counts as an error")
+        logger.warning(f"The vocabulary lacks {joined(lacking)} ({where}): each counts as an error")
         return
     known = sorted(t for t in tokenizer.get_vocab() if len(t) == 1 and not is_lacking(t))
-    what, allowed = f"{where}, with unknown characters,", f"{listed(known)}, and spaces"
+    what, allowed = f"{where}, with unknown characters,", f"{joined(known)}, and spaces"
     remedy = "Give --text_case, --chars_to_ignore, or --tokenizer_name char for a new vocabulary."
-    raise refusal(what, Words(listed(lacking)), allowed, remedy)
+    raise refusal(what, Words(joined(lacking)), allowed, remedy)
 
 
 def _kept(encoded: Dataset, arguments: SpeechDataArguments) -> list[int]:
@@ -328,7 +328,7 @@ def _check_frames(
         spelled = [] if labels is None else labels[index]
         needed = max(1, len(spelled) + sum(a == b for a, b in pairwise(spelled)))
         if counts[index] < needed:
-            what = f"the recording of {sources.place(name, rows, index)}"
+            what = f"the recording of {sources.row_name(name, rows, index)}"
             seconds = f"{encoded[index]['seconds']:.3g} seconds long"
             allowed = f"{needed} frames or more, for its transcript"
             remedy = "Drop the row, or leave short training rows out: --min_duration_in_seconds."

@@ -118,7 +118,7 @@ class Streamed:
         sizes = {name: system.size(path) for name, (system, path) in places.items()}
         return {"rows": len(self), "digest": self.digest, "files": sizes}
 
-    def place(self, row: int) -> str:
+    def row_name(self, row: int) -> str:
         """Name a row by its number, from 1, in its file."""
         index = self._group_of(row)
         file = self.groups[index].file

@@ -164,21 +164,20 @@ def texts(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> 
 def block_size(
     arguments: LanguageDataArguments, tokenizer: PreTrainedTokenizerBase, positions: int | None
 ) -> int:
-    """Tokens of a block: as asked, or the most that tokenizer and model take, at most 1024.
+    """Tokens of a block: as the flag says, or the most that tokenizer and model take, at most 1024.
 
     Raises ``ValueError`` if it is more than the model's ``positions`` (None: any number), or less
     than the stride.
     """
-    asked = arguments.block_size
-    most = positions or tokenizer.model_max_length
-    if asked is not None and positions is not None and asked > positions:
+    most, longest = positions or tokenizer.model_max_length, tokenizer.model_max_length
+    size, stride = arguments.block_size or min(most, longest, 1024), arguments.stride
+    if positions is not None and size > positions:
         allowed = f"2 to {positions}, the model's positions"
-        raise refusal("block_size", asked, allowed, "Give a smaller number.")
-    chosen = asked or min(most, tokenizer.model_max_length, 1024)
-    if arguments.stride is not None and arguments.stride > chosen:
-        allowed = f"1 to {chosen}, the block_size: a longer one would skip tokens"
-        raise refusal("stride", arguments.stride, allowed, "Give a smaller number.")
-    return chosen
+        raise refusal("block_size", size, allowed, "Give a smaller number.")
+    if stride is not None and stride > size:
+        allowed = f"1 to {size}, the block_size: a longer one would skip tokens"
+        raise refusal("stride", stride, allowed, "Give a smaller number.")
+    return size
 
 
 def training_blocks(task: Task, texts: dict[str, Text], size: int) -> Blocks:

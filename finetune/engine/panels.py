@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
-from finetune.data.wording import listed
+from finetune.data.wording import joined
 from finetune.engine.predictions import constant, evaluated, only_answer
 from finetune.engine.results import RESULTS, machine_name, read_json
 from finetune.engine.trainer import Trainer
@@ -115,7 +115,7 @@ def _labels(trainer: Trainer) -> str:
     is_training = not trainer.settings.train.do_eval_only
     split = task.train_split if is_training else task.validation_splits[0].name
     counts = trainer.data_origin[split].get("labels", {})
-    return listed(f"{name} {count}" for name, count in counts.items())
+    return joined(f"{name} {count}" for name, count in counts.items())
 
 
 def _model(trainer: Trainer) -> str:

@@ -47,17 +47,17 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         where.pop("revision", None)
     flag = next((each for each, value in vars(arguments).items() if value == name), "name")
     try:
-        found = kind.from_pretrained(name, **where, **options)
+        loaded = kind.from_pretrained(name, **where, **options)
     except (OSError, ValueError) as error:
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
         remedy = f"{near(name or '')}{reason(error)}"
         if "trust_remote_code" in str(error):
             remedy = "It has code of its own, which --trust_remote_code runs for the model alone."
         raise refusal(flag, name, allowed, remedy) from error
-    if isinstance(found, PreTrainedTokenizerBase) and is_made_up(found):
+    if isinstance(loaded, PreTrainedTokenizerBase) and is_made_up(loaded):
         allowed = "with a tokenizer, instead of which transformers makes one without a vocabulary"
         raise refusal(flag, name, allowed, f"{SAVE_ONE} Or name it: --tokenizer_name.")
-    return found
+    return loaded
 
 
 def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:

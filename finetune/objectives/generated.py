@@ -29,12 +29,12 @@ class GeneratedLabels(Objective):
     Attributes:
         task: whose labels' names are the words, and by what they are measured.
         tokenizer: turns what the decoder wrote into text.
-        tokens: the decoder's targets, int64 of shape (labels, longest), -100 after each end.
+        word_ids: the decoder's targets, int64 of shape (labels, longest), -100 after each end.
     """
 
     task: Task
     tokenizer: PreTrainedTokenizerBase
-    tokens: Tensor
+    word_ids: Tensor
 
     @classmethod
     def of(cls, task: Task, tokenizer: PreTrainedTokenizerBase) -> GeneratedLabels:
@@ -43,8 +43,8 @@ class GeneratedLabels(Objective):
         Raises ``ValueError`` if it cannot spell one, so that reading would not give it back.
         """
         rows = [torch.tensor(tokenizer(text_target=x)["input_ids"]) for x in task.label_names]
-        tokens = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
-        made = cls(task, tokenizer, tokens)
+        word_ids = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+        made = cls(task, tokenizer, word_ids)
         for number, (word, row) in enumerate(zip(task.label_names, rows, strict=True)):
             if made.read(row[None]).tolist() != [number]:
                 allowed = f"one that the tokenizer spells, and not as {tokenizer.decode(row)!r}"
@@ -90,7 +90,7 @@ class GeneratedLabels(Objective):
 
     def targets(self, labels: Tensor) -> Tensor:
         """Of labels (B,) the decoder's targets, (B, longest)."""
-        return self.tokens.to(labels.device)[labels]
+        return self.word_ids.to(labels.device)[labels]
 
     def read(self, written: Tensor) -> Tensor:
         """Of token ids (B, any length) the labels' numbers (B,); other texts are `NO_LABEL`."""
@@ -101,7 +101,7 @@ class GeneratedLabels(Objective):
 
     def write(self, model: Any, inputs: Batch) -> Tensor:
         """The labels' numbers (B,) that the model writes greedily, `NO_LABEL` for other texts."""
-        length = self.tokens.shape[1]
+        length = self.word_ids.shape[1]
         written = model.generate(**inputs, max_new_tokens=length, do_sample=False, num_beams=1)
         return self.read(written)
 

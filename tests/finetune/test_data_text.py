@@ -14,7 +14,7 @@ from finetune.data import text as texts
 from finetune.data.text import Blocks, Offsets, Windows
 from finetune.models import language
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
-from tasks import demo_lm, lm
+from tasks import lm
 
 SPLITS = {"train": 6, "validation": 3, "test": 3}
 LINES = ["the cat <unk> N", "it 's a dog", "no"]
@@ -90,18 +90,6 @@ def test_row_ends_and_validation_share_by_flag(tmp_path: Path, tokenizer) -> Non
     assert (len(rows["train"]), len(rows["validation"])) == (8, 2)
     text = texts.texts(task, rows, tokenizer)["validation"]
     assert tokenizer.decode(text.tokens) == "line 8\n<|endoftext|>line 9\n<|endoftext|>"
-
-
-@pytest.mark.full
-def test_the_demo_text_parts_modules() -> None:
-    built = demo_lm.build()
-    modules = [set(split["module"]) for split in built.values()]
-    assert not modules[0] & modules[1]
-    assert not (modules[0] | modules[1]) & modules[2]
-    _, rows = load(task_name="demo", predict=True, max_train_samples=9)
-    assert rows["train"]["text"][:] == built["train"]["text"][:9]
-    assert rows["test"].column_names == ["text"]
-    assert all(sum(map(len, split["text"][:])) > 50_000 for split in built.values())
 
 
 def test_random_offsets_reach_all_of_the_text_and_depend_on_seed_and_epoch_alone() -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hf_graphattn as ga
+import tasks
 from finetune import lm
 from finetune.data import text
 from finetune.data.text import Text, Windows, pad
@@ -174,19 +175,20 @@ def test_a_run_on_random_offsets_resumes_exactly(tmp_path: Path, sentences: str)
     assert cut["eval_loss"] != whole["eval_loss"]
 
 
-def test_the_character_recipe_in_small(tmp_path: Path) -> None:
-    text = tmp_path / "plays.txt"
-    text.write_text("".join(f"FIRST CITIZEN {i}:\nSpeak, speak.\n\n" for i in range(60)))
-    small = ("--config_overrides", "n_layer=1,n_head=2,n_embd=16,n_positions=32")
-    steps = ("--block_size", "32", "--max_train_steps", "2", "--per_device_train_batch_size", "4")
-    results = lm.main(
-        [
-            *("--recipe", str(RECIPES / "shakespeare-char-laplacian.yaml")),
-            *("--train_file", str(text), *small, *steps, "--output_dir", str(tmp_path / "out")),
-        ]
-    )
-    assert (results["steps"], results["settings"]["step"]) == (2, 1.0)
-    assert results["best"]["metric"] == "eval_loss"
-    loaded = ga.from_pretrained(tmp_path / "out", auto_class=AutoModelForCausalLM)
-    assert loaded.config.graph_attn["variant"] == "laplacian"
-    assert loaded.config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path / "out"))
+def test_recipes_are_those_of_the_papers() -> None:
+    of_gfsa = {"ptb": (7, 15), "wikitext2": (9, 10), "wikitext103": (3, 4)}
+    for task, (order, epochs) in of_gfsa.items():
+        found = lm.SCHEMA.parse(["--recipe", str(RECIPES / f"{task}-gpt2-gfsa.yaml")])
+        assert (found.data.task_name, found.variant.order) == (task, order)
+        train = found.train
+        assert (train.num_train_epochs, train.learning_rate) == (epochs, 5e-5)
+        assert train.per_device_train_batch_size == 4
+        assert tasks.get(task, "lm").word_level
+    train = lm.SCHEMA.parse(["--recipe", str(RECIPES / "shakespeare-char-laplacian.yaml")]).train
+    assert (train.learning_rate, train.schedule_settings) == (1e-3, {"min_lr": 1e-4})
+    assert (train.adam_beta1, train.adam_beta2, train.weight_decay) == (0.9, 0.99, 0.1)
+    assert (train.num_warmup_steps, train.max_train_steps, train.max_grad_norm) == (100, 5000, 1)
+    assert (train.eval_steps, train.metric_for_best_model, train.keeps_best) == (250, "loss", True)
+    found = lm.SCHEMA.parse(["--recipe", str(RECIPES / "wikitext103-gpt2-plat.yaml")])
+    assert found.variant == ga.PLaTConfig(p=(1.5, 2.5))
+    assert (found.data.block_size, found.data.stride, found.train.max_grad_norm) == (256, 1, 0.25)

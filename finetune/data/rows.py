@@ -27,11 +27,10 @@ MISSING = {"NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL", "<NA>"}
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 DIGITS = re.compile(r"[0-9]{1,9}")
 HIDDEN = (None, -1, "-1")  # labels of a test split
-REMEDIES = {
-    None: "Write the label (an empty csv cell is a missing one), or drop the row.",
-    -1: "-1 is how GLUE hides the labels of its test splits. Drop such rows, or write classes as "
-    "words or as 0, 1 ...",
-}
+REMEDY = (
+    "Correct or drop the row. An empty csv cell is a missing label; -1 is how GLUE hides labels of "
+    "test splits."
+)
 ALLOWED = "integers, booleans, words, or floats for scores"
 COMMAS = "The cells of a csv file have commas between them."
 
@@ -266,18 +265,16 @@ def label_names(column: Column) -> tuple[str, ...] | None:
 
     Raises ``Refused`` if they cannot be labels.
     """
-    type_, values = column.stored.type, column.values
-    if pa.types.is_floating(type_):
+    arrow, is_text = column.stored.type, kind(column.feature) in TEXT_KINDS
+    if pa.types.is_floating(arrow):
         return None
-    is_text = kind(column.feature) in TEXT_KINDS
-    if not (is_text or pa.types.is_integer(type_) or pa.types.is_boolean(type_)):
+    if not (is_text or pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)):
         raise column.of_wrong_type(ALLOWED, "Name or convert the column.")
+    values = column.values
     if isinstance(column.feature, ClassLabel):
         return tuple(column.feature.names)
     if hidden := [value for value in values if value in HIDDEN]:
-        index = column.first(hidden)
-        remedy = REMEDIES[None if column.stored[index].as_py() is None else -1]
-        raise column.refused(index, ALLOWED, remedy)
+        raise column.refused(column.first(hidden), ALLOWED, REMEDY)
     if is_text and column.is_csv:  # words among numbers are a slip, and NA is no label
         words = [value for value in values if not NUMBER.fullmatch(value)]
         slips = words if len(words) < len(values) else [x for x in words if x in MISSING]
@@ -316,10 +313,8 @@ def _classes(task: Task, column: Column) -> pa.Array:
         if task.name == OWN_FILES:
             allowed = f"the labels of the training rows: {joined(known)}"
         pairs = zip(column.values, numbers, strict=True)
-        index = column.first([value for value, number in pairs if number is None])
-        value = column.stored[index].as_py()
-        remedy = REMEDIES[-1 if value else value] if value in HIDDEN else "Correct the row."
-        raise column.refused(index, allowed, remedy)
+        wrong = [value for value, number in pairs if number is None]
+        raise column.refused(column.first(wrong), allowed, REMEDY)
     places = pc.index_in(column.stored, pa.array(column.values, column.stored.type))
     return pc.take(pa.array(numbers, pa.int64()), places).combine_chunks()
 

@@ -38,11 +38,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
         objective: Objective
+        label_order: list[int] = []
         if settings.model.objective == GENERATE:
             name = settings.model.model_name_or_path
             config = loading.pretrained(AutoConfig, name, settings.model)
             model = loading.load_model(settings, config, AutoModelForSeq2SeqLM)
-            objective, label_order = GeneratedLabels.of(task, tokenizer), []
+            objective = GeneratedLabels.of(task, tokenizer)
         else:
             config, label_order = loading.load_config(settings.model, task, tokenizer)
             model = loading.load_model(settings, config)

@@ -55,9 +55,8 @@ def augmentation(
         (arguments.rand_augment, lambda strength: v2.RandAugment(OPERATIONS, strength)),
     )
     image = tuple(make(value) for value, make in known if value is not None)
-    erasing, pixels = arguments.random_erasing, ()
-    if erasing is not None:
-        pixels = (v2.RandomErasing(erasing, value="random"),)
+    erasing = arguments.random_erasing
+    pixels = () if erasing is None else (v2.RandomErasing(erasing, value="random"),)
     mixtures = ((arguments.mixup, v2.MixUp), (arguments.cutmix, v2.CutMix))
     mixing = [kind(alpha=x, num_classes=classes) for x, kind in mixtures if x is not None]
     batch = (v2.RandomChoice(mixing),) if mixing else ()

@@ -122,9 +122,9 @@ class Images:
             allowed = "an image that Pillow can read"
             raise refusal(what, Words("unreadable"), allowed, remedy) from None
         if image.mode in DEEP:
-            value, allowed = Words(f"of mode {image.mode}"), "images of 8 bits a pixel"
+            mode, allowed = Words(f"of mode {image.mode}"), "images of 8 bits a pixel"
             remedy = "Convert it: Pillow would cut its values off at 255."
-            raise refusal(what, value, allowed, remedy)
+            raise refusal(what, mode, allowed, remedy)
         return image.convert(self.inputs.mode)
 
     def _row_name(self, row: int) -> str:

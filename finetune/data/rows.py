@@ -115,8 +115,8 @@ def _own_task(arguments: DataArguments, family: str, rows: DatasetDict | None) -
             f"one with the column {label} of labels and one column of text (string), or one or two "
             f"that are named; it has {len(texts)}"
         )
-        names = ",".join(known[:2]) or "NAME"
-        remedy = f"Give --label_column_name, --text_column_names {names}. {COMMAS}"
+        examples = ",".join(known[:2]) or "NAME"
+        remedy = f"Give --label_column_name, --text_column_names {examples}. {COMMAS}"
         raise refusal(f"train_file{source(train)}", Words(value), allowed, remedy)
     names = label_names(Column(OWN_FILES, "train", train, label))
     is_score = names is None

@@ -57,8 +57,8 @@ def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | 
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not (is_main or is_spread(model)):
         return None
-    facts = [_facts(trainer, results) if is_main else {}]
-    (facts,) = broadcast_object_list(facts) if is_spread(model) else facts
+    each = [_facts(trainer, results) if is_main else {}]
+    (facts,) = broadcast_object_list(each) if is_spread(model) else each
     example, card = trainer.example if settings.train.hub_example else None, None
     if isinstance(example, Tensor):
         example = processor.decode(example)

@@ -23,11 +23,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with the flags of ``argv`` (None: the process's); returns what is in all_results.json."""
     settings = SCHEMA.parse(argv)
     # Imported once the flags are right: these take seconds.
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
     from finetune.data import loaders, rows
     from finetune.engine import launch, run, trainer
-    from finetune.models import code, loading, tuning
+    from finetune.models import loading, tuning
     from finetune.objectives.base import Objective
-    from finetune.objectives.generated import GeneratedLabels, LabelWords
+    from finetune.objectives.generated import GeneratedLabels
     from finetune.objectives.labels import Labels
     from tasks.code_classification import FAMILY
 
@@ -35,17 +37,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         with accelerator.main_process_first():
             task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
-        config, label_order = code.load_config(settings.model, task, tokenizer)
-        batches = loaders.text_loaders(
-            task, found, tokenizer, label_order, settings.data, settings.train, accelerator
-        )
-        model = code.load_model(settings, config)
-        objective: Objective = Labels(task, label_order)
+        objective: Objective
+        label_order: list[int] = []
         if settings.model.objective == GENERATE:
-            objective = GeneratedLabels(task, LabelWords.of(task.label_names, tokenizer))
+            name = settings.model.model_name_or_path
+            config = loading.pretrained(AutoConfig, name, settings.model)
+            model = loading.load_model(settings, config, AutoModelForSeq2SeqLM)
+            objective = GeneratedLabels.of(task, tokenizer)
+        else:
+            config, label_order = loading.load_config(settings.model, task, tokenizer)
+            model = loading.load_model(settings, config)
+            objective = Labels(task, label_order)
+        batches = loaders.text_loaders(settings, task, found, tokenizer, label_order)
         model = tuning.tuned(model, settings.filter)
-        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-        return run.run(work, tokenizer, FAMILY)
+        work = trainer.Trainer(accelerator, model, batches, objective, settings)
+        return run.run(work, tokenizer)
 
 
 if __name__ == "__main__":

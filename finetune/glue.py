@@ -30,16 +30,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         with accelerator.main_process_first():
             task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
-        config, label_order = loading.load_config(settings.model, task, tokenizer.pad_token_id)
-        batches = loaders.text_loaders(
-            task, found, tokenizer, label_order, settings.data, settings.train, accelerator
-        )
-        mismatched = settings.model.ignore_mismatched_sizes
-        model = loading.load_model(settings, config, ignore_mismatched_sizes=mismatched)
+        config, label_order = loading.load_config(settings.model, task, tokenizer)
+        batches = loaders.text_loaders(settings, task, found, tokenizer, label_order)
+        model = loading.load_model(settings, config)
         model = tuning.tuned(model, settings.filter)
         objective = Labels(task, label_order)
-        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-        return run.run(work, tokenizer, FAMILY)
+        work = trainer.Trainer(accelerator, model, batches, objective, settings)
+        return run.run(work, tokenizer)
 
 
 if __name__ == "__main__":

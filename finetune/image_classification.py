@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from finetune.data import images as data
     from finetune.engine import launch, run, trainer
     from finetune.models import images, loading, tuning
-    from finetune.objectives.images import ImageLabels
-    from tasks.image_classification import FAMILY
+    from finetune.objectives.labels import ImageLabels
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
@@ -39,24 +38,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         mode = images.MODES[channels]
         size = images.size_of(processor, mode)
         batches = data.loaders(
-            task,
-            rows,
-            processor,
-            size,
-            mode,
-            label_order,
-            settings.data,
-            settings.train,
+            settings, task, rows, data.Inputs(processor, mode, size, label_order)
         )
-        mismatched = settings.model.ignore_mismatched_sizes
-        model = loading.load_model(
-            settings, config, AutoModelForImageClassification, ignore_mismatched_sizes=mismatched
-        )
+        model = loading.load_model(settings, config, AutoModelForImageClassification)
         images.check_pixels(model, (channels, *size))
         model = tuning.tuned(model, settings.filter)
         objective = ImageLabels(task, label_order, settings.data.label_smoothing)
-        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-        return run.run(work, processor, FAMILY)
+        work = trainer.Trainer(accelerator, model, batches, objective, settings)
+        return run.run(work, processor)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from finetune.engine import launch, run, trainer
     from finetune.models import language, loading, tuning
     from finetune.objectives.language import LanguageModelling
-    from tasks.lm import FAMILY
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
@@ -37,12 +36,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             size = text.block_size(settings.data, tokenizer, language.positions(config))
             texts = text.texts(task, rows, tokenizer)
         blocks, origin = text.training_blocks(task, texts, size), sources.origin(rows)
-        batches = text.loaders(task, texts, blocks, origin, settings.data, settings.train)
+        batches = text.loaders(settings, task, texts, blocks, origin)
         objective = LanguageModelling(task, texts, blocks, settings.data.stride)
         model = loading.load_model(settings, config, AutoModelForCausalLM)
         model = tuning.tuned(model, settings.filter)
-        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-        return run.run(work, tokenizer, FAMILY)
+        work = trainer.Trainer(accelerator, model, batches, objective, settings)
+        return run.run(work, tokenizer)
 
 
 if __name__ == "__main__":

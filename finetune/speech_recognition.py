@@ -28,7 +28,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     from finetune.engine import launch, run, trainer
     from finetune.models import speech, tuning
     from finetune.objectives.ctc import CTC
-    from tasks.speech_recognition import FAMILY
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
@@ -38,20 +37,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         config = speech.load_config(settings.model, tokenizer)
         processor = speech.load_processor(settings.model, config, tokenizer)
         model = speech.load_speech_model(settings, config)
-        batches = data.loaders(
-            task,
-            rows,
-            processor,
-            partial(speech.frames, model),
-            speech.masked(config),
-            settings.data,
-            settings.train,
-            accelerator,
-        )
+        batches = data.loaders(settings, task, rows, processor, partial(speech.frames, model))
         model = tuning.tuned(model, settings.filter)
         objective = CTC(task, tokenizer, texts)
-        work = trainer.Trainer(accelerator, model, batches, task, objective, settings)
-        return run.run(work, processor, FAMILY)
+        work = trainer.Trainer(accelerator, model, batches, objective, settings)
+        return run.run(work, processor)
 
 
 if __name__ == "__main__":

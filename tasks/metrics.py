@@ -142,13 +142,13 @@ def scores(
     Raises:
         ValueError: if predictions are NaN or infinite, empty, or not one for each reference.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for metric in metrics:
-        if metric.together is not None and metric.name not in found:
-            found |= metric.together(predictions, references)
-        elif metric.function is not None and metric.name not in found:
-            found[metric.name] = metric.function(predictions, references)
-    return {metric.name: found[metric.name] for metric in metrics if metric.function is not None}
+        if metric.together is not None and metric.name not in values:
+            values |= metric.together(predictions, references)
+        elif metric.function is not None and metric.name not in values:
+            values[metric.name] = metric.function(predictions, references)
+    return {metric.name: values[metric.name] for metric in metrics if metric.function is not None}
 
 
 def load(specs: Iterable[str], sample: Sequence[Any] | None = None) -> tuple[Metric, ...]:
@@ -169,13 +169,13 @@ def load(specs: Iterable[str], sample: Sequence[Any] | None = None) -> tuple[Met
     for spec in specs:
         name, options = _parsed(spec)
         if name not in ROWS:
-            found = _of_module(name, options, np.asarray(LABELS if sample is None else sample))
+            added = _of_module(name, options, np.asarray(LABELS if sample is None else sample))
         elif ROWS[name].function is None:
-            found = [ROWS[name]]
+            added = [ROWS[name]]
         else:
             is_plain = sample is None and not options
-            found = [ROWS[name] if is_plain else _with(ROWS[name], options, spec, sample)]
-        for metric in found:
+            added = [ROWS[name] if is_plain else _with(ROWS[name], options, spec, sample)]
+        for metric in added:
             if metric.name in taken:
                 raise refusal(
                     "metric",
@@ -184,7 +184,7 @@ def load(specs: Iterable[str], sample: Sequence[Any] | None = None) -> tuple[Met
                     "Leave this one out, or let its module return the value under another name.",
                 )
             taken.add(metric.name)
-        loaded += found
+        loaded += added
     return tuple(loaded)
 
 
@@ -241,68 +241,69 @@ def _is_hub_id(spec: str) -> bool:
 
 def _of_module(spec: str, options: Options, sample: np.ndarray) -> list[Metric]:
     """A metric for each number that a module of `evaluate` returns of the sample."""
-    place = spec if _is_hub_id(spec) else str(Path(spec).expanduser().absolute())
+    source = spec if _is_hub_id(spec) else str(Path(spec).expanduser().absolute())
     try:
-        if not (_is_hub_id(spec) or Path(place).exists()):
+        if not (_is_hub_id(spec) or Path(source).exists()):
             raise FileNotFoundError(f"There is no {spec} in {Path.cwd()}")
-        module = _module(place)
+        module = _module(source)
         if module.module_type != "metric":
             raise TypeError(f"it is a {module.module_type}, not a metric")
     except Exception as error:  # a module is any code
         remedy = f"Correct the spelling or the file; loading it raised {reason(error)}"
         raise refusal("metric", spec, ALLOWED, remedy) from None
-    names = _numbers(place, options, sample, sample)
+    names = _numbers(source, options, sample, sample)
     better = getattr(module, "greater_is_better", None)
     better = better if isinstance(better, Mapping) else dict.fromkeys(names, better)
     return [
         Metric(
             _name(name, options),
             better.get(name),
-            partial(_number, place, options, name),
-            together=partial(_named, place, options),
+            partial(_number, source, options, name),
+            together=partial(_named, source, options),
         )
         for name in names
     ]
 
 
 @cache
-def _module(place: str) -> Any:
+def _module(source: str) -> Any:
     import evaluate
 
     # In memory, so that no two processes wait for one file.
-    return evaluate.load(place, keep_in_memory=True)
+    return evaluate.load(source, keep_in_memory=True)
 
 
 def _numbers(
-    place: str, options: Options, predictions: np.ndarray, references: np.ndarray
+    source: str, options: Options, predictions: np.ndarray, references: np.ndarray
 ) -> dict[str, float]:
     """Each number that the module returns, by its own name."""
     check(predictions, references)
     try:
-        returned = _module(place).compute(predictions=predictions, references=references, **options)
-        found = {key: float(x) for key, x in returned.items() if _is_number(x)}
-        if not found:
+        rows = {"predictions": predictions, "references": references}
+        returned = _module(source).compute(**rows, **options)
+        numbers = {key: float(x) for key, x in returned.items() if _is_number(x)}
+        if not numbers:
             raise ValueError(f"it returned {returned!r}, a dict without a number")
     except Exception as error:  # a module is any code
         _module.cache_clear()  # it may hold a part of what it got
         remedy = f"Choose another one, or give its arguments (NAME:average=macro): {reason(error)}"
-        raise refusal("metric", place, "modules that can score these", remedy) from error
-    return found
+        raise refusal("metric", source, "modules that can score these", remedy) from error
+    return numbers
 
 
 def _named(
-    place: str, options: Options, predictions: np.ndarray, references: np.ndarray
+    source: str, options: Options, predictions: np.ndarray, references: np.ndarray
 ) -> dict[str, float]:
-    found = _numbers(place, options, predictions, references)
-    return {_name(name, options): value for name, value in found.items()}
+    numbers = _numbers(source, options, predictions, references)
+    return {_name(name, options): value for name, value in numbers.items()}
 
 
 def _number(
-    place: str, options: Options, name: str, predictions: np.ndarray, references: np.ndarray
+    source: str, options: Options, name: str, predictions: np.ndarray, references: np.ndarray
 ) -> float:
-    return _numbers(place, options, predictions, references)[name]
+    return _numbers(source, options, predictions, references)[name]
 
 
 def _is_number(value: Any) -> bool:
-    found = np.asarray(value if isinstance(value, Real | np.ndarray | np.generic) else None)
-    return found.ndim == 0 and found.dtype.kind in "iuf"
+    number = np.asarray(value if isinstance(value, Real | np.ndarray | np.generic) else None)
+    return number.ndim == 0 and number.dtype.kind in "iuf"

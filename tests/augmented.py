@@ -103,22 +103,14 @@ def test_mixed_labels_are_the_shares_of_what_is_mixed(tmp_path: Path, name: str)
     assert torch.equal(again, changed)
 
 
-def test_both_mixtures_take_turns(tmp_path: Path) -> None:
-    plain, _ = batch(tmp_path, {}, 0, 1)
-    found = [batch(tmp_path, OF_BATCHES, number, 1)[0] for number in range(12)]
-    pasted = [bool(((x == plain) | (x == plain.flip(0))).all()) for x in found]
-    assert 0 < sum(pasted) < 12
-
-
 def epoch(tmp_path: Path, number: int, *others: str) -> list[dict[str, Tensor]]:
     """An epoch's training batches, as the engine reads them."""
     settings = image_classification.SCHEMA.parse(flags(tmp_path, *EVERY, *others))
     task, found = images.load(settings.data, predict=False)
     processor = ViTImageProcessorPil(size={"height": SIZE, "width": SIZE})
     torch.manual_seed(3)
-    loaders = images.loaders(
-        task, found, processor, (SIZE, SIZE), "RGB", range(6), settings.data, settings.train
-    )
+    inputs = images.Inputs(processor, "RGB", (SIZE, SIZE), range(6))
+    loaders = images.loaders(settings, task, found, inputs)
     loader = make_accelerator(settings.train).prepare(loaders.train)
     loader.set_epoch(number)
     return list(loader)

@@ -37,9 +37,7 @@ def trainer(
     )
     checked = rows.checked(COLA, found, settings.data, predict=False)
     tokenizer = loading.load_tokenizer(settings.model)
-    config, order = loading.load_config(settings.model, COLA, tokenizer.pad_token_id)
-    batches = loaders.text_loaders(
-        COLA, checked, tokenizer, order, settings.data, settings.train, accelerator
-    )
+    config, order = loading.load_config(settings.model, COLA, tokenizer)
+    batches = loaders.text_loaders(settings, COLA, checked, tokenizer, order)
     model = loading.load_model(settings, config)
-    return Trainer(accelerator, model, batches, COLA, Labels(COLA, order), settings)
+    return Trainer(accelerator, model, batches, Labels(COLA, order), settings)

@@ -1,7 +1,7 @@
 """What is drawn anew for each training image and batch, by torchvision's transforms of version 2.
 
-Each draw depends on a number that the order of rows gives with the row (`orders.Numbered`), and so
-on the seed, the epoch and the row alone: neither on which process reads it, nor on a resumption.
+Each draw depends on a number that the order of rows gives with the row (`streaming.InWindows`), and
+so on the seed, the epoch and the row alone: neither on which process reads it, nor on a resumption.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from finetune.data.wording import reason, refusal
 from finetune.settings.images import AugmentationArguments
 
 Transform = Callable[..., Any]
@@ -44,46 +43,30 @@ NONE = Augmentation()
 def augmentation(
     arguments: AugmentationArguments, size: tuple[int, int], classes: int
 ) -> Augmentation:
-    """What the flags ask for, for images of this height and width.
-
-    Raises ``Refused`` if torchvision is needed, and missing or broken.
-    """
+    """What the flags ask for, for images of this height and width."""
     if not arguments.needs_torchvision:
         return NONE
     v2 = transforms()
-    image, pixels, mixing = [], [], []
-    if arguments.random_resized_crop is not None:
-        scale = (arguments.random_resized_crop, 1.0)
-        image.append(v2.RandomResizedCrop(size, scale, interpolation=v2.InterpolationMode.BICUBIC))
-    if arguments.horizontal_flip is not None:
-        image.append(v2.RandomHorizontalFlip(arguments.horizontal_flip))
-    if arguments.rand_augment is not None:
-        image.append(v2.RandAugment(OPERATIONS, arguments.rand_augment))
-    if arguments.random_erasing is not None:
-        pixels.append(v2.RandomErasing(arguments.random_erasing, value="random"))
-    if arguments.mixup is not None:
-        mixing.append(v2.MixUp(alpha=arguments.mixup, num_classes=classes))
-    if arguments.cutmix is not None:
-        mixing.append(v2.CutMix(alpha=arguments.cutmix, num_classes=classes))
+    share = arguments.random_resized_crop
+    scale, bicubic = (share, 1.0), v2.InterpolationMode.BICUBIC
+    known = (
+        (share, lambda _: v2.RandomResizedCrop(size, scale, interpolation=bicubic)),
+        (arguments.horizontal_flip, v2.RandomHorizontalFlip),
+        (arguments.rand_augment, lambda strength: v2.RandAugment(OPERATIONS, strength)),
+    )
+    image = tuple(make(value) for value, make in known if value is not None)
+    erasing = arguments.random_erasing
+    pixels = () if erasing is None else (v2.RandomErasing(erasing, value="random"),)
+    mixtures = ((arguments.mixup, v2.MixUp), (arguments.cutmix, v2.CutMix))
+    mixing = [kind(alpha=x, num_classes=classes) for x, kind in mixtures if x is not None]
     batch = (v2.RandomChoice(mixing),) if mixing else ()
-    crops = arguments.random_resized_crop is not None
-    return Augmentation(tuple(image), tuple(pixels), batch, crops)
+    return Augmentation(image, pixels, batch, crops=share is not None)
 
 
 def transforms() -> Any:
-    """torchvision's transforms of version 2.
+    """torchvision's transforms of version 2; its import fails without one that fits this torch."""
+    from torchvision.transforms import v2
 
-    Raises ``Refused`` if torchvision is missing, or was built for another torch.
-    """
-    try:
-        from torchvision.transforms import v2
-    except Exception as error:  # of whatever a torchvision for another torch stumbles over
-        raise refusal(
-            "torchvision, which the flags of augmentation need,",
-            None,
-            f"one that fits torch {torch.__version__}; importing it said: {reason(error)}",
-            "pip install torchvision, of the same source as torch, or drop those flags.",
-        ) from None
     return v2
 
 

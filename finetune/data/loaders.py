@@ -10,22 +10,23 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from accelerate import Accelerator
 from accelerate.logging import get_logger
+from accelerate.state import AcceleratorState, PartialState
 from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from finetune.data import rows as checks
 from finetune.data import sources
 from finetune.errors import refusal
 from finetune.settings.groups import DataArguments
+from finetune.settings.schema import Run
 from finetune.settings.training import TrainArguments
 from tasks import Split, Task
 
 logger = get_logger(__name__)
-LOOKED_AT = 100  # rows for an example
+CANDIDATES = 100  # rows of which one is the example
+IGNORED = -100  # a label that is not scored
 Index = TypeVar("Index", int, slice, tuple[int, int])
 
 
@@ -107,29 +108,23 @@ class ByLength(Drawn[int]):
 
 
 def by_length(
-    lengths: Mapping[str, list[int]],
-    task: Task,
-    train: TrainArguments,
-    accelerator: Accelerator,
-    *,
-    group: bool,
+    settings: Run[Any, Any], task: Task, lengths: Mapping[str, list[int]]
 ) -> tuple[ByLength | None, dict[str, list[int]]]:
     """The sampler of the training rows, if they are grouped, and the order of each split's rows.
 
     The longest rows are evaluated first; rows of one length stay in order.
     """
-    batches = train.gradient_accumulation_steps * accelerator.num_processes
-    size = batches * train.per_device_train_batch_size
-    order = {
-        name: np.argsort(np.negative(found), kind="stable").tolist()
-        for name, found in lengths.items()
-    }
-    return ByLength(lengths[task.train_split], size) if group else None, order
+    train, processes = settings.train, AcceleratorState().num_processes
+    size = train.gradient_accumulation_steps * processes * train.per_device_train_batch_size
+    order = {n: np.argsort(np.negative(x), kind="stable").tolist() for n, x in lengths.items()}
+    grouped = ByLength(lengths[task.train_split], size) if settings.data.group_by_length else None
+    return grouped, order
 
 
 def lengths_of(rows: Dataset) -> list[int]:
     """How many tokens each row has."""
-    return pc.list_value_length(checks.stored(rows, "input_ids")).to_pylist()
+    table = rows.select_columns(["input_ids"]).with_format("arrow")[:]
+    return pc.list_value_length(table["input_ids"]).to_pylist()
 
 
 def of_splits(
@@ -175,37 +170,36 @@ def of_splits(
 
 
 def text_loaders(
+    settings: Run[Any, Any],
     task: Task,
     rows: DatasetDict,
     tokenizer: PreTrainedTokenizerBase,
     label_order: Sequence[int],
-    arguments: DataArguments,
-    train: TrainArguments,
-    accelerator: Accelerator,
 ) -> Loaders:
     """Tokenised batches of every split, of like lengths where nothing depends on the order.
 
     ``label_order[i]`` is the model's number of label i.
     """
-    with accelerator.main_process_first():
+    arguments = settings.data
+    with PartialState().main_process_first():
         tokens = {
             name: tokenise(task, split, tokenizer, label_order, arguments)
             for name, split in rows.items()
         }
     # Tensor cores want multiples of 8; without half precision the padding would be waste.
-    multiple = None if accelerator.mixed_precision == "no" else 8
+    multiple = None if AcceleratorState().mixed_precision == "no" else 8
     collate: Any = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple)
     if arguments.pad_to_max_length:
         collate = default_data_collator
     lengths = {name: lengths_of(split) for name, split in tokens.items()}
-    sampler, order = by_length(lengths, task, train, accelerator, group=arguments.group_by_length)
+    sampler, order = by_length(settings, task, lengths)
     # Of the first rows to evaluate on the shortest that has all of its texts.
-    first = rows[task.validation_splits[0].name][:LOOKED_AT]
+    first = rows[task.validation_splits[0].name][:CANDIDATES]
     texts = filter(all, zip(*(first[column] for column in task.text_columns), strict=True))
-    example = min(texts, key=lambda found: len("".join(found)), default=None)
+    example = min(texts, key=lambda row: len("".join(row)), default=None)
     described = sources.origin(rows, classes=task.label_names), example
     how = Batching(collate=collate, sampler=sampler, order=order)
-    return of_splits(task, tokens, how, train, described)
+    return of_splits(task, tokens, how, settings.train, described)
 
 
 def tokenise(

@@ -8,35 +8,31 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate.state import PartialState
 from datasets import Audio, Dataset, DatasetDict, Value
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from finetune.data import rows as checks
 from finetune.data import sources
-from finetune.data.loaders import Batching, Loaders, by_length, of_splits
-from finetune.data.wording import Words, listed, reason, refusal
+from finetune.data.loaders import IGNORED, Batching, Loaders, by_length, of_splits
+from finetune.data.wording import Words, joined, reason, refusal
 from finetune.errors import Refused
+from finetune.settings.schema import Run
 from finetune.settings.speech import SpeechDataArguments
-from finetune.settings.training import TrainArguments
-from tasks import Split, Task
-from tasks.speech_recognition import FAMILY, own_task
+from tasks import Task, speech_recognition
 
 logger = logging.getLogger(__name__)
 
-IGNORED = -100  # a label that is padding
 # What a split's columns are called once they are checked.
 AUDIO, TEXT, CONTENT = "audio", "text", "content"
 AUDIO_NAMES = ("audio", "file_name", "path", "file")
-TEXT_NAMES = ("text", "sentence", "transcription", "transcript")
 TABLES = tuple(f"metadata{suffix}" for suffix in (".csv", ".jsonl", ".parquet"))
 OPEN_ENDED = (8, 2**32 + 7)  # lengths that programs write who do not know it: 0, and the greatest
 # Of integers that were written as floats. Squares of far greater samples overflow, and a feature
@@ -55,23 +51,24 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     no transcript.
     """
     folder = Path(arguments.dataset_name or "")
-    tables = [folder / name for name in TABLES if (folder / name).is_file()]
+    tables = [str(folder / name) for name in TABLES if (folder / name).is_file()]
     if arguments.dataset_name is not None and tables:
         if len(tables) > 1:
-            allowed = f"a folder with one table; it has {listed(path.name for path in tables)}"
-            remedy = "Remove all but one of them, or name one: --train_file."
-            raise refusal("dataset_name", str(folder), allowed, remedy)
-        arguments = replace(arguments, dataset_name=None, train_file=str(tables[0]))
-    task, rows = sources.read(
-        arguments,
-        FAMILY,
-        infer=own_task,
-        named=lambda name: own_task(dataset_name=name),
-        adapt=partial(_with_flags, arguments),
-        text=TEXT_NAMES,
-    )
+            allowed = f"a folder with one table; it has {joined(Path(x).name for x in tables)}"
+            raise refusal("dataset_name", str(folder), allowed, "Name one: --train_file.")
+        arguments = replace(arguments, dataset_name=None, train_file=tables[0])
+
+    def own_task(rows: DatasetDict | None) -> Task:
+        return speech_recognition.own_task(rows, dataset_name=arguments.dataset_name)
+
+    task, rows = sources.read(arguments, speech_recognition.FAMILY, own_task)
     if arguments.task_name is None:
-        task = _with_columns(arguments, task, rows)
+        known = next(iter(rows.values())).column_names
+        flag, name = "audio_column_name", arguments.audio_column_name
+        audio = checks.chosen_column(flag, name, AUDIO_NAMES, known)
+        flag, name = "text_column_name", arguments.text_column_name
+        text = checks.chosen_column(flag, name, sources.TEXT_NAMES, known)
+        task = replace(task, audio_column=audio, label_column=text)
     for split in rows:  # nothing decodes recordings but `samples`
         if isinstance(rows[split].features.get(task.audio_column), Audio):
             rows[split] = rows[split].cast_column(task.audio_column, Audio(decode=False))
@@ -93,26 +90,20 @@ def digest(rows: Dataset) -> str:
 
 
 def loaders(
+    settings: Run[Any, Any],
     task: Task,
     rows: DatasetDict,
     processor: Any,
     frames: Callable[[Sequence[int]], Tensor],
-    masked: int,
-    arguments: SpeechDataArguments,
-    train: TrainArguments,
-    accelerator: Accelerator,
 ) -> Loaders:
     """Batches of every split, of like lengths where nothing depends on the order.
 
     Args:
+        settings: which recordings are left out, whether they are grouped, and batch sizes.
         task: the task.
         rows: each split's, of `load`.
         processor: the model's feature extractor and tokenizer.
         frames: of inputs' lengths, how many frames the model makes of each.
-        masked: frames that are masked together in training, which a recording must have.
-        arguments: which recordings are left out, and whether they are grouped.
-        train: batch sizes.
-        accelerator: of the run.
 
     Raises ``Refused`` for a training transcript that the vocabulary cannot spell, and for a
     recording that cannot be read, or gives the model fewer frames than its transcript needs.
@@ -120,18 +111,17 @@ def loaders(
     extractor = processor.feature_extractor
     for name in texts(rows):
         _check_spelled(name, rows[name], processor.tokenizer, trained=name == task.train_split)
-    with accelerator.main_process_first():
-        heard = {name: _encoded(name, split, processor) for name, split in rows.items()}
-    kept = _kept(heard[task.train_split], arguments)
-    for name, split in heard.items():
-        is_trained = name == task.train_split
-        used, least = (kept, masked) if is_trained else (range(len(split)), 1)
-        _check_frames(name, rows[name], split, used, frames(split["length"][:]).tolist(), least)
-    heard[task.train_split] = heard[task.train_split].select(kept)
-    lengths = {name: split["length"][:] for name, split in heard.items()}
-    sampler, order = by_length(lengths, task, train, accelerator, group=arguments.group_by_length)
+    with PartialState().main_process_first():
+        encoded = {name: _encoded(name, split, processor) for name, split in rows.items()}
+    kept = _kept(encoded[task.train_split], settings.data)
+    for name, split in encoded.items():
+        used = kept if name == task.train_split else range(len(split))
+        _check_frames(name, rows[name], split, used, frames(split["length"][:]).tolist())
+    encoded[task.train_split] = encoded[task.train_split].select(kept)
+    lengths = {name: split["length"][:] for name, split in encoded.items()}
+    sampler, order = by_length(settings, task, lengths)
     origin = sources.origin(rows, {name: digest(split) for name, split in rows.items()})
-    ready = {name: split.with_format("numpy") for name, split in heard.items()}
+    ready = {name: split.with_format("numpy") for name, split in encoded.items()}
     if not getattr(extractor, "return_attention_mask", True):
         logger.warning(
             "The model takes no mask: its inputs depend on the padding of the batch, and so "
@@ -140,7 +130,7 @@ def loaders(
     rate, first = extractor.sampling_rate, rows[task.validation_splits[0].name][0]
     example = samples(content(first[AUDIO]), rate), rate
     how = Batching(collate=Collate(extractor), sampler=sampler, order=order)
-    return of_splits(task, ready, how, train, (origin, example))
+    return of_splits(task, ready, how, settings.train, (origin, example))
 
 
 @dataclass(frozen=True)
@@ -172,7 +162,7 @@ def content(sound: Mapping[str, Any]) -> bytes:
     return Path(sound["path"]).read_bytes() if sound["bytes"] is None else sound["bytes"]
 
 
-def samples(found: bytes, rate: int) -> np.ndarray:
+def samples(file: bytes, rate: int) -> np.ndarray:
     """The samples of a file, float32 of shape (samples,), with so many a second.
 
     Channels are averaged; another rate is changed by a polyphase filter, which cuts off what the
@@ -186,77 +176,49 @@ def samples(found: bytes, rate: int) -> np.ndarray:
     from scipy.signal import resample_poly
 
     # Of a wav file that is cut off libsndfile reads what is there.
-    stated = int.from_bytes(found[4:8], "little") + 8  # what comes after the number itself
-    if found[:4] == b"RIFF" and stated not in OPEN_ENDED and len(found) + 1 < stated:
-        raise ValueError(f"it is cut off: {len(found)} of the {stated} bytes of its header")
-    channels, own = soundfile.read(io.BytesIO(found), dtype="float32", always_2d=True)
+    stated = int.from_bytes(file[4:8], "little") + 8  # what comes after the number itself
+    if file[:4] == b"RIFF" and stated not in OPEN_ENDED and len(file) + 1 < stated:
+        raise ValueError(f"it is cut off: {len(file)} of the {stated} bytes of its header")
+    channels, stored_rate = soundfile.read(io.BytesIO(file), dtype="float32", always_2d=True)
     wave = channels.mean(axis=1)
+    if not len(wave):
+        raise ValueError("it holds no samples")
     if not np.isfinite(wave).all():
         raise ValueError("it holds samples that are NaN or infinite")
-    if (most := np.abs(wave).max(initial=0)) > LOUDEST:
+    if (most := np.abs(wave).max()) > LOUDEST:
         raise ValueError(f"it holds a sample of {most:g}, where full scale is 1")
-    if own == rate or not len(wave):
+    if stored_rate == rate:
         return wave
-    common = math.gcd(own, rate)
-    return resample_poly(wave, rate // common, own // common).astype(np.float32)
-
-
-def _with_flags(arguments: SpeechDataArguments, task: Task) -> Task:
-    """The task with what the flags change of it."""
-    name = arguments.eval_split_name
-    changes: dict[str, Any] = {
-        "audio_column": arguments.audio_column_name,
-        "label_column": arguments.text_column_name,
-        "dataset_config": arguments.dataset_config_name,
-        "train_split": arguments.train_split_name,
-        "validation_splits": None if name is None else (Split(name),),
-    }
-    return replace(task, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _with_columns(arguments: SpeechDataArguments, task: Task, rows: DatasetDict) -> Task:
-    """The task of someone's own data with its two columns, as the flags or their names say."""
-    known = next(iter(rows.values())).column_names
-
-    def chosen(flag: str, names: Sequence[str]) -> str:
-        asked = getattr(arguments, flag)
-        found = [name for name in ((asked,) if asked else names) if name in known]
-        if not found:
-            allowed = f"one of the data's columns: {listed(known)}"
-            raise refusal(flag, asked, allowed, "Name it.")
-        return found[0]
-
-    audio, text = chosen("audio_column_name", AUDIO_NAMES), chosen("text_column_name", TEXT_NAMES)
-    return replace(task, audio_column=audio, label_column=text)
+    common = math.gcd(stored_rate, rate)
+    return resample_poly(wave, rate // common, stored_rate // common).astype(np.float32)
 
 
 def _checked(task: Task, name: str, rows: Dataset, arguments: SpeechDataArguments) -> Dataset:
-    found = rows.select_columns([task.audio_column, sources.ROW])
+    sounds = rows.select_columns([task.audio_column, sources.ROW])
     if task.audio_column != AUDIO:
-        found = found.rename_column(task.audio_column, AUDIO)
-    found = _stored(task, name, found)
-    written = _transcripts(task, name, rows, arguments)
+        sounds = sounds.rename_column(task.audio_column, AUDIO)
+    sounds = _stored(name, sounds)
+    transcripts = _transcripts(task, name, rows, arguments)
     digests = []
-    for index, row in enumerate(found):
+    for index, row in enumerate(sounds):
         try:
             # Names of files alone would hide that one has changed.
             data = hashlib.sha256(content(row[AUDIO]))
         except OSError as error:
-            raise _unreadable(name, found, index, error) from None
+            raise _unreadable(name, sounds, index, error) from None
         digests.append(data.hexdigest()[: sources.DIGITS])
-    found = found.add_column(CONTENT, digests)
-    return found if written is None else found.add_column(TEXT, written)
+    sounds = sounds.add_column(CONTENT, digests)
+    return sounds if transcripts is None else sounds.add_column(TEXT, transcripts)
 
 
-def _stored(task: Task, name: str, rows: Dataset) -> Dataset:
+def _stored(name: str, rows: Dataset) -> Dataset:
     """The rows with each recording as `Audio` stores it; names of files are made whole."""
     kind = checks.kind(rows.features[AUDIO])
     if kind in ("dict", "struct"):
         return rows
     if kind not in (*checks.TEXT_KINDS, "binary"):
-        what = f"column {task.audio_column} of split {name!r} of task {task.name}"
-        value, allowed = f"of type {rows.features[AUDIO]}", "recordings, or names of their files"
-        raise refusal(what, Words(value), allowed, "Give --audio_column_name.")
+        wrong, allowed = checks.Column("", name, rows, AUDIO), "recordings, or names of their files"
+        raise wrong.of_wrong_type(allowed, "Give --audio_column_name.")
     folder = next((path.parent for path in sources.files_of(rows)), Path())
     stored = [
         {"bytes": value, "path": None}
@@ -278,16 +240,15 @@ def _transcripts(
     ):
         return None
     checks.check_text(replace(task, text_columns=(column,)), name, rows)
-    written = [_written(text, arguments) for text in rows[column]]
-    if "" in written:
-        index = written.index("")
-        what = f"In {sources.place(name, rows, index)}, column {column} of task {task.name}"
+    normalised = [_normalised(text, arguments) for text in rows[column]]
+    if "" in normalised:
         allowed = "a transcript with a character that is not ignored"
-        raise refusal(what, rows[column][index], allowed, "Write it, or drop the row.")
-    return written
+        cells = checks.Column(task.name, name, rows, column)
+        raise cells.refused(normalised.index(""), allowed, "Write it, or drop the row.")
+    return normalised
 
 
-def _written(text: str, arguments: SpeechDataArguments) -> str:
+def _normalised(text: str, arguments: SpeechDataArguments) -> str:
     """A transcript without what is ignored, in the case asked for, its words parted by a space."""
     for character in arguments.chars_to_ignore or ():
         text = text.replace(character, "")
@@ -298,7 +259,7 @@ def _written(text: str, arguments: SpeechDataArguments) -> str:
 
 def _unreadable(name: str, rows: Dataset, index: int, error: Exception) -> Refused:
     path = rows[index][AUDIO]["path"]
-    what = f"the recording{f' {path}' if path else ''} of {sources.place(name, rows, index)}"
+    what = f"the recording{f' {path}' if path else ''} of {sources.row_name(name, rows, index)}"
     allowed = "a file that libsndfile reads: wav, flac, ogg, mp3 ..."
     remedy = f"Write it again, or drop the row. Reading it raised {reason(error)}"
     return refusal(what, Words("unreadable"), allowed, remedy)
@@ -315,15 +276,13 @@ def _encoded(name: str, rows: Dataset, processor: Any) -> Dataset:
     def encode(row: dict[str, Any], index: int) -> dict[str, Any]:
         try:
             wave = samples(content(row[AUDIO]), rate)
-            if not len(wave):
-                raise ValueError("it holds no samples")
         except (OSError, RuntimeError, ValueError) as error:
             raise _unreadable(name, rows, index, error) from None
-        heard = np.asarray(extractor(wave, sampling_rate=rate)[key][0], np.float32)
-        found = {key: heard, "length": len(heard), "seconds": len(wave) / rate}
-        return found | ({"labels": tokenizer(row[TEXT])["input_ids"]} if TEXT in row else {})
+        inputs = np.asarray(extractor(wave, sampling_rate=rate)[key][0], np.float32)
+        encoded = {key: inputs, "length": len(inputs), "seconds": len(wave) / rate}
+        return encoded | ({"labels": tokenizer(row[TEXT])["input_ids"]} if TEXT in row else {})
 
-    return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Listening")
+    return rows.map(encode, with_indices=True, remove_columns=rows.column_names, desc="Reading")
 
 
 def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -> None:
@@ -334,51 +293,43 @@ def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -
         return tokenizer.decode(tokenizer(sign)["input_ids"]) != sign
 
     special = tokenizer.all_special_tokens  # a transcript's "[PAD]" would be the blank
-    found = {sign for text in rows[TEXT] for sign in (*text, *(s for s in special if s in text))}
-    lacking = sorted(filter(is_lacking, found - {" "}))
+    signs = {sign for text in rows[TEXT] for sign in (*text, *(s for s in special if s in text))}
+    lacking = sorted(filter(is_lacking, signs - {" "}))
     if not lacking:
         return
     index = next(i for i, text in enumerate(rows[TEXT]) if lacking[0] in text)
-    where = f"the transcript of {sources.place(name, rows, index)}"
+    where = f"the transcript of {sources.row_name(name, rows, index)}"
     if not trained:
-        logger.warning(f"The vocabulary lacks {listed(lacking)} ({where}): each counts as an error")
+        logger.warning(f"The vocabulary lacks {joined(lacking)} ({where}): each counts as an error")
         return
     known = sorted(t for t in tokenizer.get_vocab() if len(t) == 1 and not is_lacking(t))
-    what, allowed = (
-        f"{where}, with characters that the vocabulary lacks,",
-        f"{listed(known)}, and spaces",
-    )
+    what, allowed = f"{where}, with unknown characters,", f"{joined(known)}, and spaces"
     remedy = "Give --text_case, --chars_to_ignore, or --tokenizer_name char for a new vocabulary."
-    raise refusal(what, Words(listed(lacking)), allowed, remedy)
+    raise refusal(what, Words(joined(lacking)), allowed, remedy)
 
 
-def _kept(heard: Dataset, arguments: SpeechDataArguments) -> list[int]:
+def _kept(encoded: Dataset, arguments: SpeechDataArguments) -> list[int]:
     """The training rows of the durations asked for."""
     least, most = arguments.min_duration_in_seconds, arguments.max_duration_in_seconds
-    seconds = np.array(heard["seconds"][:])
+    seconds = np.array(encoded["seconds"][:])
     kept = np.flatnonzero((seconds >= (least or 0)) & (seconds <= (most or np.inf))).tolist()
     if len(kept) < len(seconds):
         logger.info(f"{len(seconds) - len(kept)} of {len(seconds)} training rows are left out")
-    if not kept:
-        what = "min_duration_in_seconds, max_duration_in_seconds"
-        allowed = f"those of training rows: {seconds.min():.3g} to {seconds.max():.3g}"
-        raise refusal(what, (least, most), allowed, "Change them.")
     return kept
 
 
 def _check_frames(
-    name: str, rows: Dataset, heard: Dataset, used: Sequence[int], counts: list[int], least: int
+    name: str, rows: Dataset, encoded: Dataset, used: Sequence[int], counts: list[int]
 ) -> None:
     """Raise ``Refused`` for a recording of too few frames: one for each character of its
-    transcript, one more between two that are the same, and not fewer than ``least``."""
-    labels = heard["labels"] if "labels" in heard.column_names else None
-    why = "the model" if least == 1 else f"mask_time_length {least}"
+    transcript, one more between two that are the same, and not fewer than one."""
+    labels = encoded["labels"] if "labels" in encoded.column_names else None
     for index in used:
         spelled = [] if labels is None else labels[index]
-        needed = max(least, len(spelled) + sum(a == b for a, b in pairwise(spelled)))
+        needed = max(1, len(spelled) + sum(a == b for a, b in pairwise(spelled)))
         if counts[index] < needed:
-            what = f"the recording of {sources.place(name, rows, index)}"
-            value = f"{heard[index]['seconds']:.3g} seconds long: {counts[index]} frames"
-            allowed = f"{needed} frames or more, for {'its transcript' if needed > least else why}"
+            what = f"the recording of {sources.row_name(name, rows, index)}"
+            seconds = f"{encoded[index]['seconds']:.3g} seconds long"
+            allowed = f"{needed} frames or more, for its transcript"
             remedy = "Drop the row, or leave short training rows out: --min_duration_in_seconds."
-            raise refusal(what, Words(value), allowed, remedy)
+            raise refusal(what, Words(f"{seconds}: {counts[index]} frames"), allowed, remedy)

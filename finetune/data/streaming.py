@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from datasets import Dataset, DatasetDict, DatasetInfo, Features, load_dataset
+from datasets import Dataset, DatasetDict, Features, load_dataset
 from datasets.table import InMemoryTable, cast_table_to_schema
 
 from finetune.data import sources
@@ -32,7 +32,7 @@ from tasks import Task
 
 SMALL = 16  # bytes a row of a column, labels say, that a digest reads whole
 SAMPLE = 4096  # bytes that it reads of another column, in the middle of each row group
-REMOTE, HUB = "://", "hf://"
+HUB = "hf://"
 
 
 @dataclass(frozen=True)
@@ -82,27 +82,21 @@ class Streamed:
         """How many rows each group has."""
         return [group.rows for group in self.groups]
 
-    def first(self, count: int | None) -> Streamed:
-        """The first so many rows."""
-        starts = (self._ends - self.sizes).tolist()
-        cut = [
-            replace(group, rows=min(group.rows, (count or len(self)) - start))
-            for group, start in zip(self.groups, starts, strict=True)
-            if start < (count or len(self))
-        ]
-        footers = {group.file: self.footers[group.file] for group in cut}
-        return Streamed(footers, cut, self.features, self.columns, self.kept)
-
-    def named(self, columns: Mapping[str, str], window: int) -> Streamed:
-        """These columns alone, by other names; a window of so many rows is held."""
+    def first(self, count: int | None, columns: Mapping[str, str], window: int) -> Streamed:
+        """The first so many rows, of these columns by other names; a window of rows is held."""
+        left, groups = count or len(self), []
+        for group in self.groups:
+            if left > 0:
+                groups.append(replace(group, rows=min(group.rows, left)))
+            left -= group.rows
+        footers = {group.file: self.footers[group.file] for group in groups}
         # A window ends with the group that fills it.
-        kept = window + max(self.sizes)
-        return Streamed(self.footers, self.groups, self.features, columns, kept)
+        kept = window + max(group.rows for group in groups)
+        return Streamed(footers, groups, self.features, columns, kept)
 
     def sample(self) -> Dataset:
         """The first row, as `datasets` has it."""
-        table = self._table(self.groups[0], list(self.features))[:1]
-        return Dataset(InMemoryTable(table), info=DatasetInfo(features=self.features))
+        return Dataset(InMemoryTable(self._table(self.groups[0], list(self.features))[:1]))
 
     @cached_property
     def digest(self) -> str:
@@ -120,11 +114,11 @@ class Streamed:
 
     def origin(self) -> dict[str, Any]:
         """Describe the rows as `sources.origin` describes a split."""
-        found = {name: fsspec.url_to_fs(name) for name in self.footers}
-        sizes = {name: system.size(path) for name, (system, path) in found.items()}
+        places = {name: fsspec.url_to_fs(name) for name in self.footers}
+        sizes = {name: system.size(path) for name, (system, path) in places.items()}
         return {"rows": len(self), "digest": self.digest, "files": sizes}
 
-    def place(self, row: int) -> str:
+    def row_name(self, row: int) -> str:
         """Name a row by its number, from 1, in its file."""
         index = self._group_of(row)
         file = self.groups[index].file
@@ -140,11 +134,11 @@ class Streamed:
             held.move_to_end(index)
             return held[index]
         table = self._table(group, list(self.columns))[: group.rows]
-        found = [{new: row[old] for old, new in self.columns.items()} for row in table.to_pylist()]
-        while held and sum(map(len, held.values())) + len(found) > self.kept:
+        rows = [{new: row[old] for old, new in self.columns.items()} for row in table.to_pylist()]
+        while held and sum(map(len, held.values())) + len(rows) > self.kept:
             held.popitem(last=False)
-        held[index] = found
-        return found
+        held[index] = rows
+        return rows
 
     def _table(self, group: Group, columns: list[str]) -> pa.Table:
         try:
@@ -192,8 +186,7 @@ class InWindows(Drawn[tuple[int, int]]):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         generator = self.generator()
-        starts = np.cumsum([0, *self.sizes])
-        order = [0]
+        starts, order = np.cumsum([0, *self.sizes]), [0]
         if len(self.sizes) > 1:
             order = torch.randperm(len(self.sizes), generator=generator).tolist()
         part: list[np.ndarray] = []
@@ -223,7 +216,7 @@ class Training:
         self, files: Mapping[str, Sequence[str]], features: Features | None, task: Task | None
     ) -> DatasetDict:
         needed = list(files) if task is None else needed_splits(task, self.predict)
-        found = DatasetDict()
+        rows = DatasetDict()
         for name in filter(files.__contains__, needed):
             paths = list(files[name])
             if others := [path for path in paths if not path.lower().endswith(".parquet")]:
@@ -231,10 +224,15 @@ class Training:
                 raise refusal("streaming", True, allowed, "Drop the flag, or convert the files.")
             if name == self.split:
                 self.rows = opened(paths, features)
-                found[name] = self.rows.sample()
+                rows[name] = self.rows.sample()
+                continue
+            sources.footers(paths, features)
+            if any("://" in path for path in paths):
+                whole = load_dataset("parquet", data_files={name: paths}, split=name)
             else:
-                found[name] = _whole(name, paths, features)
-        return found
+                whole = sources.read_files("parquet", {name: paths})[name]
+            rows[name] = whole if features is None else whole.cast(features)
+        return rows
 
 
 def opened(files: Sequence[str], features: Features | None = None) -> Streamed:
@@ -253,12 +251,3 @@ def opened(files: Sequence[str], features: Features | None = None) -> Streamed:
         raise refusal("the training files", list(files), "a row or more", "Add rows.")
     schema = footers[groups[0].file].schema.to_arrow_schema()
     return Streamed(footers, groups, features or Features.from_arrow_schema(schema))
-
-
-def _whole(name: str, files: list[str], features: Features | None) -> Dataset:
-    sources.footers(files, features)
-    if any(REMOTE in path for path in files):
-        rows = load_dataset("parquet", data_files={name: files}, split=name)
-    else:
-        rows = sources.read_files("parquet", {name: files})[name]
-    return rows if features is None else rows.cast(features)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,14 @@ from transformers import PreTrainedTokenizerBase
 
 from finetune.data import rows as checks
 from finetune.data import sources
-from finetune.data.loaders import Batching, Drawn, Loaders, of_splits
+from finetune.data.loaders import IGNORED, Batching, Drawn, Loaders, of_splits
 from finetune.errors import refusal
 from finetune.settings.language import HELD_OUT, LanguageDataArguments
-from finetune.settings.training import TrainArguments
+from finetune.settings.schema import Run
 from tasks import Task, lm
 
 logger = logging.getLogger(__name__)
 OPENING = 32  # tokens that a card's example has
-IGNORED = -100  # a label that is not scored
 
 
 @dataclass(frozen=True)
@@ -139,15 +137,8 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
 
     Raises ``ValueError`` if the source, a split or the text column is missing, or is not text.
     """
-    task, rows = sources.read(
-        arguments,
-        lm.FAMILY,
-        readers=sources.TEXT_READERS,
-        infer=partial(_own_task, arguments),
-        named=lambda name: lm.own_task("text", dataset_name=name, row_end="newline"),
-        adapt=partial(_with_flags, arguments),
-        text=(arguments.text_column or "text",),
-    )
+    readers = sources.READERS | {".txt": "text"}
+    task, rows = sources.read(arguments, lm.FAMILY, partial(_own_task, arguments), readers)
     for name, split in rows.items():
         if set(task.text_columns) <= set(split.column_names):
             # Before a split is cut off, while its rows are still those of its files.
@@ -166,49 +157,40 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
 
 
 def texts(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> dict[str, Text]:
-    """Each split as one row of tokens, the task's row ends included; by the split's name.
-
-    Raises ``ValueError`` for rows that end in the end of text, if the tokenizer has no such token.
-    """
-    if task.row_end == "eos" and tokenizer.eos_token_id is None:
-        allowed = "newline or none with this tokenizer, which has no end-of-text token"
-        raise refusal("row_end", "eos", allowed, "Give --row_end newline, or another tokenizer.")
+    """Each split as one row of tokens, the task's row ends included; by the split's name."""
     return {name: _text(task, split, tokenizer) for name, split in rows.items()}
 
 
 def block_size(
     arguments: LanguageDataArguments, tokenizer: PreTrainedTokenizerBase, positions: int | None
 ) -> int:
-    """Tokens of a block: as asked, or the most that tokenizer and model take, at most 1024.
+    """Tokens of a block: as the flag says, or the most that tokenizer and model take, at most 1024.
 
     Raises ``ValueError`` if it is more than the model's ``positions`` (None: any number), or less
     than the stride.
     """
-    asked = arguments.block_size
-    most = positions or tokenizer.model_max_length
-    if asked is not None and positions is not None and asked > positions:
+    most, longest = positions or tokenizer.model_max_length, tokenizer.model_max_length
+    size, stride = arguments.block_size or min(most, longest, 1024), arguments.stride
+    if positions is not None and size > positions:
         allowed = f"2 to {positions}, the model's positions"
-        raise refusal("block_size", asked, allowed, "Give a smaller number.")
-    chosen = asked or min(most, tokenizer.model_max_length, 1024)
-    if arguments.stride is not None and arguments.stride > chosen:
-        allowed = f"1 to {chosen}, the block_size: a longer one would skip tokens"
-        raise refusal("stride", arguments.stride, allowed, "Give a smaller number.")
-    return chosen
+        raise refusal("block_size", size, allowed, "Give a smaller number.")
+    if stride is not None and stride > size:
+        allowed = f"1 to {size}, the block_size: a longer one would skip tokens"
+        raise refusal("stride", stride, allowed, "Give a smaller number.")
+    return size
 
 
-def training_blocks(task: Task, found: dict[str, Text], size: int) -> Blocks:
+def training_blocks(task: Task, texts: dict[str, Text], size: int) -> Blocks:
     """The training text in blocks of so many tokens.
 
     Raises ``ValueError`` if it is shorter than one block.
     """
-    blocks = Blocks(found[task.train_split].tokens, size)
+    blocks = Blocks(texts[task.train_split].tokens, size)
     if not len(blocks):
-        what, value = (
-            f"split {task.train_split!r} of task {task.name}",
-            f"{blocks.left_over} tokens",
-        )
+        what = f"split {task.train_split!r} of task {task.name}"
+        value, allowed = f"{blocks.left_over} tokens", f"block_size {size} or more"
         remedy = "Give more text, or a smaller block_size."
-        raise refusal(what, value, f"block_size {size} or more", remedy)
+        raise refusal(what, value, allowed, remedy)
     logger.info(
         f"training text: {len(blocks)} blocks of {size} tokens; the last {blocks.left_over} tokens "
         "are left over"
@@ -217,39 +199,24 @@ def training_blocks(task: Task, found: dict[str, Text], size: int) -> Blocks:
 
 
 def loaders(
+    settings: Run[LanguageDataArguments, Any],
     task: Task,
-    found: dict[str, Text],
+    texts: dict[str, Text],
     blocks: Blocks,
     origin: dict[str, Any],
-    arguments: LanguageDataArguments,
-    train: TrainArguments,
 ) -> Loaders:
     """Batches of training blocks, and of the windows of each other split.
 
     ``origin`` says where the text comes from.
-
-    Raises ``ValueError`` if another split than the training's has fewer than two tokens.
     """
-    windows = {
-        split.name: _windows(task, split.name, found[split.name].tokens, blocks.size, arguments)
-        for split in (*task.validation_splits, *task.test_splits)
-        if split.name in found
-    }
-    sampler = Offsets(blocks) if arguments.random_offsets else None
-    rows = {task.train_split: blocks, **windows}
+    stride = settings.data.stride
+    rows: dict[str, Any] = {n: Windows(x.tokens, blocks.size, stride) for n, x in texts.items()}
+    rows[task.train_split] = blocks
+    sampler = Offsets(blocks) if settings.data.random_offsets else None
     # Half a block leaves room for what the model writes after it.
-    opening = found[task.validation_splits[0].name].tokens[: min(OPENING, blocks.size // 2)]
+    opening = texts[task.validation_splits[0].name].tokens[: min(OPENING, blocks.size // 2)]
     how = Batching(collate_evaluation=pad, sampler=sampler)
-    return of_splits(task, rows, how, train, (origin, opening))
-
-
-def _windows(
-    task: Task, name: str, tokens: Tensor, size: int, arguments: LanguageDataArguments
-) -> Windows:
-    if len(tokens) < 2:
-        what = f"split {name!r} of task {task.name}"
-        raise refusal(what, f"{len(tokens)} tokens", "2 or more", "Give more text.")
-    return Windows(tokens, size, arguments.stride)
+    return of_splits(task, rows, how, settings.train, (origin, opening))
 
 
 def _text(task: Task, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Text:
@@ -286,28 +253,18 @@ def _line(task: Task, text: str | None) -> str:
     return text if task.row_end != "newline" or text.endswith("\n") else text + "\n"
 
 
-def _with_flags(arguments: LanguageDataArguments, task: Task) -> Task:
-    """The task with what the flags change of it."""
-    column = arguments.text_column
-    changes: dict[str, Any] = {
-        "text_columns": None if column is None else (column,),
-        "row_end": arguments.row_end,
-        "word_level": arguments.word_level,
-        "dataset_config": arguments.dataset_config_name,
-    }
-    return replace(task, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _own_task(arguments: LanguageDataArguments, rows: DatasetDict) -> Task:
+def _own_task(arguments: LanguageDataArguments, rows: DatasetDict | None) -> Task:
     """A task of own files: their text column, and a line break after each row of a table."""
+    name = arguments.text_column
+    if rows is None:
+        source = arguments.dataset_name
+        return lm.own_task(name or "text", dataset_name=source, row_end="newline")
     features = next(iter(rows.values())).features
-    known = [name for name, kind in features.items() if "string" in str(kind)]
-    chosen = "text" if "text" in known or len(known) != 1 else known[0]
-    if arguments.text_column is None and chosen not in features:
-        allowed = f"one of the files' columns: {', '.join(features)}"
-        raise refusal("text_column", None, allowed, "Name the one that holds the text.")
-    files = (arguments.train_file, arguments.validation_file, arguments.test_file)
-    is_plain = any(Path(path).suffix.lower() == ".txt" for path in files if path is not None)
+    if name is None:
+        known = [column for column, kind in features.items() if "string" in str(kind)]
+        usual = ("text", *(known if len(known) == 1 else ()))
+        name = checks.chosen_column("text_column", None, usual, features)
     # A line of a txt file has its own line break.
-    row_end = "none" if is_plain else "newline"
-    return _with_flags(arguments, lm.own_task(chosen, rows, row_end=row_end))
+    files = [path for split in rows.values() for path in sources.files_of(split)]
+    is_plain = any(path.suffix.lower() == ".txt" for path in files)
+    return lm.own_task(name, rows, row_end="none" if is_plain else "newline")

@@ -40,7 +40,7 @@ def cell(value: object) -> object:
     return value if len(whole) <= LONGEST_CELL else Words(f"{whole[:LONGEST_CELL]}...")
 
 
-def listed(names: Iterable[object]) -> str:
+def joined(names: Iterable[object]) -> str:
     """The names with commas between them; of many the first ones."""
     known = [str(name) for name in names]
     shown = [name if len(name) <= LONGEST_CELL else f"{name[:LONGEST_CELL]}..." for name in known]

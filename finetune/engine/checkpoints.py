@@ -85,7 +85,7 @@ def rotate(folder: Path, limit: int | None, current: Path) -> None:
     ordered = sorted(listed(folder), key=lambda path: (_step(path) <= _step(current), _step(path)))
     kept = set(ordered if limit is None else ordered[-limit:])
     for path in tuple(kept):
-        with suppress(OSError, ValueError):  # a damaged one keeps no other
+        with suppress(OSError, ValueError, KeyError):  # a damaged one keeps no other
             kept.add(folder / str(_state(path)["progress"]["best_name"]))
     for path in ordered:
         if path not in kept:
@@ -94,20 +94,19 @@ def rotate(folder: Path, limit: int | None, current: Path) -> None:
         shutil.rmtree(left)
 
 
-def find(asked: str, folder: Path) -> Path:
+def find(name: str, folder: Path) -> Path:
     """The checkpoint that ``resume_from_checkpoint`` names, checked to be whole.
 
     Raises ``CheckpointError`` if there is none or it is damaged.
     """
-    whole = listed(folder)
-    path = whole[-1] if asked == LAST and whole else Path(asked)
-    if not path.is_dir():
-        allowed = ", ".join([LAST, *map(str, whole)]) if whole else f"none: {folder} has none"
-        raise _refusal(asked, f"allowed: {allowed}. Check output_dir, or start anew.")
-    if fault := _fault(path):
-        before = [x for x in listed(path.parent) if x.name != path.name and not _fault(x)]
-        remedy = f"Continue from --resume_from_checkpoint {before[-1]}" if before else "Start anew."
-        raise _refusal(path, f"damaged: {fault}. Allowed: a whole checkpoint. {remedy}")
+    known = listed(folder)
+    path = known[-1] if name == LAST and known else Path(name)
+    fault = storage.fault(path) if path.is_dir() else "it is not there"
+    if fault:
+        others = (other for other in listed(path.parent) if other.name != path.name)
+        whole = [str(other) for other in others if not storage.fault(other)]
+        allowed = f"allowed: a whole checkpoint, {', '.join(whole) or 'and there is none'}"
+        raise _refusal(path, f"{fault}; {allowed}. {REMEDY}")
     return path
 
 
@@ -133,8 +132,8 @@ def load(
         changed = [f"format: {state['format']} -> {FORMAT}"]
     if changed:
         remedy = "Give the settings of the checkpoint, or start anew in another output_dir."
-        found = f"of another run (then -> now): {'; '.join(changed)}"
-        raise _refusal(path, f"{found}. Allowed: the same model, data and settings. {remedy}")
+        fault = f"of another run (then -> now): {'; '.join(changed)}"
+        raise _refusal(path, f"{fault}. Allowed: the same model, data and settings. {remedy}")
     restore(accelerator, path)
     _check_random_states(path / f"{RNG_STATE_NAME}_{accelerator.process_index}.pkl")
     others = differences(state["conditions"], conditions())
@@ -147,28 +146,15 @@ def load(
 
 
 def restore(accelerator: Accelerator, path: Path) -> None:
-    """Load what accelerate saved there. Raises ``CheckpointError`` if a file holds other data."""
+    """Load what accelerate saved there.
+
+    Raises ``CheckpointError`` if a file holds other data.
+    """
     try:
         accelerator.load_state(str(path))
     except Exception as error:  # UnpicklingError, KeyError, RuntimeError ...
         name = type(error).__name__
         raise _refusal(path, f"cannot be loaded ({name}; --debug shows where). {REMEDY}") from error
-
-
-def bring_best(path: Path, folder: Path, name: str | None) -> None:
-    """Copy the checkpoint with the best weights of the run of ``path`` into ``folder``.
-
-    Raises ``CheckpointError`` if it is not beside ``path`` or damaged: it is needed at the end.
-    """
-    if name is None:
-        return
-    source, target = path.parent / name, folder / name
-    if fault := _fault(source):
-        raise _refusal(path, f"its best weights so far are in {source}: {fault}. {REMEDY}")
-    if target not in listed(folder):
-        with storage.clear_errors(target, f"{source} is unchanged"):
-            shutil.copytree(source, storage.aside_of(target), dirs_exist_ok=True)
-            storage.commit_folder(target)
 
 
 def conditions() -> dict[str, Any]:
@@ -193,19 +179,8 @@ def _check_random_states(file: Path) -> None:
         raise _refusal(file.parent, f"its random states in {file.name} are unusable. {REMEDY}")
 
 
-def _fault(path: Path) -> str | None:
-    """Why a checkpoint cannot be used; None if it is whole."""
-    fault = storage.fault(path)
-    if fault is None:
-        try:
-            _state(path)
-        except (OSError, ValueError):
-            return f"{STATE} is missing or broken"
-    return fault
-
-
-def _refusal(path: str | Path, found: str) -> CheckpointError:
-    return CheckpointError(f"resume_from_checkpoint is {str(path)!r}; {found}")
+def _refusal(path: Path, fault: str) -> CheckpointError:
+    return CheckpointError(f"resume_from_checkpoint is {str(path)!r}; {fault}")
 
 
 def _step(path: Path) -> int:
@@ -213,7 +188,4 @@ def _step(path: Path) -> int:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    match state := json.loads((path / STATE).read_text("utf-8")):
-        case {"format": int(), "fingerprint": dict(), "conditions": dict(), "progress": dict()}:
-            return state
-    raise ValueError(f"{path / STATE} is not a checkpoint's")
+    return json.loads((path / STATE).read_text("utf-8"))

@@ -64,28 +64,28 @@ def differences(
 
 
 def faults(
-    wrote: Mapping[str, Any], asked: Mapping[str, Any], defaults: Mapping[str, Any]
+    results: Mapping[str, Any], settings: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> list[str]:
     """The differences between an earlier run's settings and those of a new one, (then -> now).
 
     Settings that only one of the two has are left out: they came with another version.
 
     Args:
-        wrote: the results of the earlier run.
-        asked: the settings that decide the new run's numbers.
+        results: of the earlier run.
+        settings: those that decide the new run's numbers.
         defaults: of flags that an earlier version may have lacked.
     """
-    before = {**_plain(defaults), **wrote["settings"]}
-    now = {name: value for name, value in _plain(asked).items() if name in before}
-    if wrote.get("filter_scalars") and FILTER_RATE in now and now[FILTER_RATE] is None:
+    before = {**_plain(defaults), **results["settings"]}
+    now = {name: value for name, value in _plain(settings).items() if name in before}
+    if results.get("filter_scalars") and FILTER_RATE in now and now[FILTER_RATE] is None:
         now[FILTER_RATE] = DEFAULT_FILTER_RATE  # as results have it where no flag is given
     return differences({name: before[name] for name in now}, now)
 
 
 def data_digest(dataset: Any) -> str:
     """Number of rows and a hash of their content, which a data set may know itself."""
-    if isinstance(known := getattr(dataset, "digest", None), str):
-        return f"{len(dataset)} rows, {known}"
+    if isinstance(digest := getattr(dataset, "digest", None), str):
+        return f"{len(dataset)} rows, {digest}"
     parts = _columns(dataset) if isinstance(dataset, Dataset) else _rows(dataset)
     return f"{len(dataset)} rows, {_digest(parts)}"
 

@@ -93,21 +93,20 @@ def _claim(settings: Run[Any, Any], stack: ExitStack) -> None:
         raise refusal("output_dir", str(folder), allowed, remedy)
     if settings.train.overwrite_output_dir:
         _check_reads(settings, folder)
-    elif not _is_continued(settings, folder):
+    else:
         _check_former(settings, folder)
 
 
-def _is_continued(settings: Run[Any, Any], folder: Path) -> bool:
-    """Whether the run goes on from a checkpoint of the folder, which shows if it is the same."""
-    start = settings.train.resume_from_checkpoint
-    if start is None or settings.train.do_eval_only:
-        return False
-    return start == LAST or Path(start).resolve().parent == folder.resolve()
-
-
 def _check_former(settings: Run[Any, Any], folder: Path) -> None:
-    """Refuse a folder with the results of another run, or with checkpoints."""
-    train = settings.train
+    """Refuse a folder with the results of another run, or with checkpoints of which none is used.
+
+    A checkpoint shows by itself if it is of the same run.
+    """
+    train, start = settings.train, settings.train.resume_from_checkpoint
+    if start is not None and not train.do_eval_only:
+        in_folder = start == LAST or Path(start).resolve().parent == folder.resolve()
+        if in_folder:
+            return
     if (folder / RESULTS).is_file():
         now = settings.deciding() | {"do_eval_only": train.do_eval_only}
         if train.do_eval_only:

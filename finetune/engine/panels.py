@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
-from finetune.data.wording import listed
+from finetune.data.wording import joined
 from finetune.engine.predictions import constant, evaluated, only_answer
 from finetune.engine.results import RESULTS, machine_name, read_json
 from finetune.engine.trainer import Trainer
@@ -32,17 +32,16 @@ def opening(trainer: Trainer) -> Rows:
 
     Where the model is spread over processes, each of them must call this.
     """
-    settings, task = trainer.settings, trainer.task
-    counts = [f"{len(x.dataset)} {name}" for name, x in trainer.validation.items()]
-    if not settings.train.do_eval_only:
-        counts.insert(0, f"{trainer.updates.rows} {task.train_split}")
+    settings, task, accelerator = trainer.settings, trainer.task, trainer.accelerator
+    is_training = not settings.train.do_eval_only
+    counts = [f"{trainer.updates.rows} {task.train_split}"] if is_training else []
+    counts += [f"{len(x.dataset)} {name}" for name, x in trainer.validation.items()]
     yield "task", f"{task.name}; rows: {', '.join(counts)}"
     yield "columns", ", ".join(f"{use} <- {name}" for use, name in task.columns.items())
     yield "labels", _labels(trainer)
     yield "model", _model(trainer)
     yield "filter", _filter(trainer)
-    yield from _otherwise(trainer) if settings.train.do_eval_only else _steps(trainer)
-    accelerator = trainer.accelerator
+    yield from _steps(trainer) if is_training else _other_inputs(trainer)
     processes, precision = accelerator.num_processes, accelerator.mixed_precision
     number = "float32" if precision == "no" else f"float32 with {precision} in the forward pass"
     device = f"{accelerator.device.type} ({machine_name(accelerator)}), {number}"
@@ -52,7 +51,7 @@ def opening(trainer: Trainer) -> Rows:
 
 def closing(trainer: Trainer, results: Mapping[str, Any]) -> Rows:
     """Metrics, time, how far the scalars moved, and where everything is."""
-    selection, best = trainer.selection, results.get("best")
+    selection, best, train = trainer.selection, results.get("best"), trainer.settings.train
     direction = "more is better" if selection.greater_is_better else "less is better"
     value = results[selection.metric]
     metric = f"{selection.metric.removeprefix('eval_')} {value:.4f} ({direction})"
@@ -61,29 +60,30 @@ def closing(trainer: Trainer, results: Mapping[str, Any]) -> Rows:
         if value != best["value"]:
             metric += f"; the best was {best['value']:.4f} after epoch {best['epoch']}"
     yield "metric", metric
-    for path in evaluated(trainer.folder).values():
+    files = evaluated(trainer.folder).values()
+    for path in files:
         if (answer := only_answer(path)) is not None:  # though the labels differ
             yield "warning", f"{constant(answer)} ({path.name})"
-    seconds = results.get("train_runtime", results["eval_runtime"])
-    yield "time", duration(seconds)
+    yield "time", duration(results.get("train_runtime", results["eval_runtime"]))
     if (most := results["filter_max_moved"]) is not None and best is not None:
         least, count = results["filter_min_moved"], results["filter_scalars"]
         yield "scalars", f"{count} moved by {least:.2g} to {most:.2g} from where they started"
-    model = [] if trainer.settings.train.do_eval_only else ["the model"]
-    files = [RESULTS, *(path.name for path in evaluated(trainer.folder).values())]
-    if trainer.settings.train.do_predict:
-        files += [split.prediction_file for split in trainer.task.test_splits]
-    yield "saved", f"{trainer.folder}: {', '.join([*model, *files])}"
+    saved = [RESULTS, *(path.name for path in files)]
+    if not train.do_eval_only:
+        saved.insert(0, "the model")
+    if train.do_predict:
+        saved += [split.prediction_file for split in trainer.task.test_splits]
+    yield "saved", f"{trainer.folder}: {', '.join(saved)}"
 
 
-def next_commands(trainer: Trainer, family: str) -> Iterator[list[str]]:
+def next_commands(trainer: Trainer) -> Iterator[list[str]]:
     """The commands that compare the filter with plain attention, and look into it."""
     settings, folder = trainer.settings, str(trainer.folder)
     model = trainer.accelerator.unwrap_model(trainer.model)
     if settings.train.do_eval_only:
         return
     if settings.variant is not None and trainer.accelerator.num_processes == 1:
-        yield compare_command(trainer, family)
+        yield compare_command(trainer)
     if ga.is_patched(model) and not is_adapted(model):
         yield ["graphattn", "report", folder]
         if trainer.task.objective != "ctc":
@@ -91,14 +91,17 @@ def next_commands(trainer: Trainer, family: str) -> Iterator[list[str]]:
             yield ["graphattn", "diagnose", "--model", folder, *source]
 
 
-def compare_command(trainer: Trainer, family: str) -> list[str]:
+def compare_command(trainer: Trainer) -> list[str]:
     """The command that compares runs like this one with plain ones, seed by seed."""
     settings, folder = trainer.settings, trainer.folder
     chosen = ("variant", "seed", "metric")  # by compare.py itself; its metric is what it compares
-    defaults = {name: _as_flag(value) for name, value in settings.defaults().items()}
-    flags = {name: _as_flag(value) for name, value in settings.deciding().items()}
-    flags = {n: v for n, v in flags.items() if n not in chosen and v != defaults.get(n)}
-    compare, script = (os.path.relpath(SCRIPTS / f"{name}.py") for name in ("compare", family))
+    defaults, values = (
+        {n: list(x) or ["none"] if isinstance(x, tuple | list) else x for n, x in each.items()}
+        for each in (settings.defaults(), settings.deciding())
+    )
+    flags = {n: x for n, x in values.items() if n not in chosen and x != defaults.get(n)}
+    names = (f"{name}.py" for name in ("compare", trainer.task.family))
+    compare, script = (os.path.relpath(SCRIPTS / name) for name in names)
     variants = ["--variants", NO_VARIANT, settings.filter.variant]
     output = ["--output_dir", str(folder.with_name(f"{folder.name}-compared"))]
     return ["python", compare, "--script", script, *variants, *recipes.argv(flags), *output]
@@ -106,13 +109,13 @@ def compare_command(trainer: Trainer, family: str) -> list[str]:
 
 def _labels(trainer: Trainer) -> str:
     """How many rows of the first split that is read have each label."""
-    if trainer.task.objective == "regress":
+    task = trainer.task
+    if task.objective == "regress":
         return "numbers: regression"
-    split = trainer.task.train_split
-    if trainer.settings.train.do_eval_only:
-        split = trainer.task.validation_splits[0].name
+    is_training = not trainer.settings.train.do_eval_only
+    split = task.train_split if is_training else task.validation_splits[0].name
     counts = trainer.data_origin[split].get("labels", {})
-    return listed(f"{name} {count}" for name, count in counts.items())
+    return joined(f"{name} {count}" for name, count in counts.items())
 
 
 def _model(trainer: Trainer) -> str:
@@ -139,9 +142,8 @@ def _filter(trainer: Trainer) -> str:
         if value is not None and name not in ("trainable", "layers")
     ]
     count = sum(scalar.numel() for scalar in trainer.first_scalars)
-    learned = (
-        f"{count} scalars learned ({', '.join(config.trainable)})" if count else "none learned"
-    )
+    learned = f"{count or 'no'} scalars learned"
+    learned += f" ({', '.join(config.trainable)})" if count else ""
     where = f"in {sum(bool(x.backend) for x in modules)} of {len(modules)} self-attention modules"
     return f"{config.variant}: {', '.join(settings)}; {learned} {where}"
 
@@ -149,11 +151,11 @@ def _filter(trainer: Trainer) -> str:
 def _steps(trainer: Trainer) -> Rows:
     """How long, of which batches, and at which rates."""
     train, updates = trainer.settings.train, trainer.updates
-    size, processes = updates.batch_size, trainer.accelerator.num_processes
-    rows = updates.accumulation * size * processes
+    processes = trainer.accelerator.num_processes
+    rows = updates.accumulation * updates.batch_size * processes
     text = f"{many(trainer.epochs, 'epoch')}, {many(trainer.steps, 'update')} of {rows} rows"
-    if rows != size:
-        batches = f"{many(updates.accumulation, 'batch')} of {size}"
+    if rows != updates.batch_size:
+        batches = f"{many(updates.accumulation, 'batch')} of {updates.batch_size}"
         text += f" ({batches} in {many(processes, 'process')})"
     text += f", {trainer.warm_up} of them warm-up" if trainer.warm_up else ""
     done = trainer.progress.step
@@ -163,7 +165,7 @@ def _steps(trainer: Trainer) -> Rows:
     yield "learning rate", f"{rates}; {train.lr_scheduler_type}"
 
 
-def _otherwise(trainer: Trainer) -> Rows:
+def _other_inputs(trainer: Trainer) -> Rows:
     """The inputs that the model to evaluate was trained on, where those here are others.
 
     A flag without a value leaves it to the task or the model, and the results have its value.
@@ -177,8 +179,3 @@ def _otherwise(trainer: Trainer) -> Rows:
     for name in settings.data.INPUTS:
         if None not in (before.get(name), now[name]) and before[name] != now[name]:
             yield "warning", f"the model was trained with {name} {before[name]}, here {now[name]}"
-
-
-def _as_flag(value: Any) -> Any:
-    """A setting as its flag takes it."""
-    return (list(value) or ["none"]) if isinstance(value, tuple | list) else value

@@ -14,6 +14,7 @@ from typing import Any
 
 from finetune import terminal
 from finetune.engine import storage
+from finetune.engine.results import finite
 from finetune.errors import refusal
 from finetune.settings.training import TrainArguments
 
@@ -83,17 +84,18 @@ class Selection:
 
         Raises ``ValueError`` for a metric that is not measured, or whose direction nobody knows.
         """
-        name = (train.metric_for_best_model or main_metric).removeprefix("eval_")
-        if f"eval_{name}" not in directions:
+        flag, name = "metric_for_best_model", train.metric_for_best_model or main_metric
+        key = f"eval_{name.removeprefix('eval_')}"
+        if key not in directions:
             allowed = ", ".join(key.removeprefix("eval_") for key in directions)
-            raise refusal("metric_for_best_model", name, allowed, "Choose one of these.")
+            raise refusal(flag, name, allowed, "Choose one of these.")
         greater = train.greater_is_better
         if greater is None:
-            greater = directions[f"eval_{name}"]
+            greater = directions[key]
         if greater is None:
             remedy = "Give --greater_is_better true or false: the metric's module does not say it."
-            raise refusal("metric_for_best_model", name, "with --greater_is_better", remedy)
-        return cls(f"eval_{name}", greater, train.early_stopping_patience)
+            raise refusal(flag, name, "with --greater_is_better", remedy)
+        return cls(key, greater, train.early_stopping_patience)
 
     def best(self, history: list[Evaluation]) -> Evaluation:
         """The best evaluation, the first of equal ones; NaN is never better."""
@@ -139,15 +141,11 @@ class StepLog:
         """Append a line; NaN and infinity become null."""
         if self.path is None:
             return
-        plain = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
         with (
             storage.clear_errors(self.path, "the checkpoints are whole"),
             self.path.open("a", encoding="utf-8") as stream,
         ):
-            stream.write(json.dumps(plain) + "\n")
+            stream.write(json.dumps(finite(values)) + "\n")
 
     def report(self, step: int, epoch: float, loss: float, rate: float) -> None:
         """Log the mean loss since the last line, if it is time for a line."""

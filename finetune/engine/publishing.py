@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard
+from huggingface_hub import CommitOperationAdd, EvalResult, HfApi
 from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from torch import Tensor
 
@@ -57,20 +57,24 @@ def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | 
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not (is_main or is_spread(model)):
         return None
-    found = [_on_the_hub(settings) if is_main else ("", None)]
-    ((repo_id, license),) = broadcast_object_list(found) if is_spread(model) else found
-    example = trainer.example if settings.train.hub_example and ga.is_patched(model) else None
+    each = [_facts(trainer, results) if is_main else {}]
+    (facts,) = broadcast_object_list(each) if is_spread(model) else each
+    example, card = trainer.example if settings.train.hub_example else None, None
     if isinstance(example, Tensor):
         example = processor.decode(example)
-    card = _card(trainer, (repo_id, license), results, processor, example)
+    if ga.is_patched(model):
+        card = ga.model_card(model, tokenizer=processor, example=example, **facts)
+    elif not is_adapted(model):  # of a plain adapter PEFT writes one
+        example, card = None, plain_card(model, **facts)
     if not is_main:
         return None
     for name in EXAMPLE_FILES.values():  # of an earlier push
         (trainer.folder / name).unlink(missing_ok=True)
-    if card is not None:  # instead of PEFT's
+    if card is not None:
         save_example(example, trainer.folder)
         card.save(trainer.folder / "README.md")
-    return upload(trainer.folder, repo_id, f"{trainer.task.name}: {settings.filter.variant}")
+    message = f"{trainer.task.name}: {settings.filter.variant}"
+    return upload(trainer.folder, facts["repo_id"], message)
 
 
 def upload(folder: str | Path, repo_id: str, message: str = "A run") -> str:
@@ -119,45 +123,23 @@ def evaluations(
             )
 
 
-def _on_the_hub(settings: Run[Any, Any]) -> tuple[str, str | None]:
-    """The repository, and the license that its card states."""
-    base = settings.model.model_name_or_path
-    license = settings.train.license or (base and license_of(base, fetch=True)) or None
-    return repository(settings), license
-
-
-def _card(
-    trainer: Trainer,
-    target: tuple[str, str | None],
-    results: Mapping[str, Any],
-    processor: Any,
-    example: Any,
-) -> ModelCard | None:
-    """A model's card; None of a plain adapter, of which PEFT writes one."""
-    settings, task, (repo_id, license) = trainer.settings, trainer.task, target
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    data = _dataset(settings, task)
-    facts: dict[str, Any] = {
-        "base_model": hub_id(settings.model.model_name_or_path),
+def _facts(trainer: Trainer, results: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card states of the run: its repository, license, data, metrics and settings."""
+    settings, task, train = trainer.settings, trainer.task, trainer.settings.train
+    base, data = settings.model.model_name_or_path, _dataset(settings, task)
+    training = {f.name: getattr(train, f.name) for f in fields(train) if f.compare}
+    if train.max_train_steps is not None:  # instead of epochs
+        training["num_train_epochs"] = None
+    training |= {"peft": settings.filter.peft, FILTER_RATE: results["settings"][FILTER_RATE]}
+    training |= {"rows": results.get("train_samples"), "updates": results.get("steps")}
+    return {
+        "repo_id": repository(settings),
+        "license": train.license or (base and license_of(base, fetch=True)) or None,
+        "base_model": hub_id(base),
         "datasets": [] if data is None else [data],
         "results": list(evaluations(task, settings, results)),
-        "license": license,
-        "training": _training(settings, results),
+        "training": {name: value for name, value in training.items() if value is not None},
     }
-    if ga.is_patched(model):
-        return ga.model_card(model, repo_id, tokenizer=processor, example=example, **facts)
-    return None if is_adapted(model) else plain_card(model, repo_id, **facts)
-
-
-def _training(settings: Run[Any, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that training depended on, with how many rows and updates."""
-    train = settings.train
-    values = {f.name: getattr(train, f.name) for f in fields(train) if f.compare}
-    if train.max_train_steps is not None:  # instead of epochs
-        values["num_train_epochs"] = None
-    values |= {"peft": settings.filter.peft, FILTER_RATE: results["settings"][FILTER_RATE]}
-    values |= {"rows": results.get("train_samples"), "updates": results.get("steps")}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _dataset(settings: Run[Any, Any], task: Task) -> str | None:

@@ -9,6 +9,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write whole, so that a reader never meets half a file; NaN becomes null."""
-    storage.write_text(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+    storage.write_text(path, json.dumps(finite(values), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -92,11 +93,12 @@ def peak_memory(accelerator: Accelerator) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+def finite(value: Any) -> Any:
+    """The value as JSON has it; NaN and infinity, in whatever containers, become None."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

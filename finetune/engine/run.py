@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 HARDLY = 1e-3  # a scalar that moved by less changes next to nothing
 
 
-def run(trainer: Trainer, processor: Any, family: str) -> dict[str, Any]:
+def run(trainer: Trainer, processor: Any) -> dict[str, Any]:
     """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
 
     Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
     """
     accelerator, settings = trainer.accelerator, trainer.settings
-    train, is_main = settings.train, accelerator.is_main_process
+    train, is_main, family = settings.train, accelerator.is_main_process, trainer.task.family
     former = output_folder.former(settings, family)
     if train.tracker is not None:  # trackers refuse lists
         flags = settings.flat()
@@ -43,8 +43,8 @@ def run(trainer: Trainer, processor: Any, family: str) -> dict[str, Any]:
     accelerator.wait_for_everyone()
     opening = list(panels.opening(trainer))
     if is_main:
-        doing = "Evaluation" if train.do_eval_only else "Training"
-        terminal.print_rows(f"{doing}: {family}.py", opening)
+        title = "Evaluation" if train.do_eval_only else "Training"
+        terminal.print_rows(f"{title}: {family}.py", opening)
     if train.do_eval_only:
         measured: dict[str, Any] = dict(trainer.evaluate())
     else:
@@ -53,7 +53,7 @@ def run(trainer: Trainer, processor: Any, family: str) -> dict[str, Any]:
     results = finish(trainer, processor, measured | times(trainer))
     if is_main:
         terminal.print_rows("Results", panels.closing(trainer, results))
-        for command in panels.next_commands(trainer, family):
+        for command in panels.next_commands(trainer):
             print(f"  {shlex.join(command)}", flush=True)
     accelerator.end_training()
     return results
@@ -87,9 +87,7 @@ def finish(trainer: Trainer, processor: Any, measured: dict[str, Any]) -> dict[s
     if accelerator.is_main_process:
         write_json(folder / RESULTS, results)
     if settings.train.push_to_hub:
-        address = publishing.push(trainer, processor, results)
-        if address is not None:
-            logger.info(f"pushed: {address}")
+        publishing.push(trainer, processor, results)
     accelerator.wait_for_everyone()
     return results
 
@@ -118,16 +116,12 @@ def summary(trainer: Trainer) -> dict[str, Any]:
     progress, metric = trainer.progress, trainer.selection.metric
     last, best = progress.history[-1], trainer.selection.best(progress.history)
     kept = last if progress.best_name is None else best
+    when = {name: best[name] for name in ("epoch", "step")}
     return {name: value for name, value in kept.items() if name.startswith("eval_")} | {
         "train_loss": progress.train_loss,
         "epochs": last["epoch"],
         "steps": progress.step,
-        "best": {
-            "metric": metric,
-            "value": best[metric],
-            "epoch": best["epoch"],
-            "step": best["step"],
-        },
+        "best": {"metric": metric, "value": best[metric], **when},
         "weights_of_epoch": kept["epoch"],
         "weights_of_step": kept["step"],
         "seconds_per_step": progress.seconds_per_step(),

@@ -30,7 +30,7 @@ from finetune.models.loading import trained_scalars
 from finetune.objectives.base import Measured, Objective
 from finetune.settings.schema import Run
 from finetune.settings.training import EACH_EPOCH
-from tasks import Split, Task
+from tasks import Split
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,10 @@ class Trainer:
         accelerator: Accelerator,
         model: nn.Module,
         loaders: Loaders,
-        task: Task,
         objective: Objective,
         settings: Run[Any, Any],
     ) -> None:
-        train = settings.train
+        train, task = settings.train, objective.task
         self.accelerator, self.task, self.settings = accelerator, task, settings
         self.objective, self.folder = objective, Path(train.output_dir)
         self.data_origin, self.example = loaders.origin, loaders.example
@@ -56,8 +55,7 @@ class Trainer:
         self.first_scalars, self.parameters = trained_scalars(model), tuning.counted(model)
         optimizer = tuning.optimizer(model, settings)
         self.model, self.optimizer, loader = accelerator.prepare(model, optimizer, loaders.train)
-        size, accumulation = train.per_device_train_batch_size, train.gradient_accumulation_steps
-        self.updates = Updates(loader, accelerator, loaders.train_rows, size, accumulation)
+        self.updates = Updates(loader, accelerator, loaders.train_rows, train)
         self.validation = {n: accelerator.prepare(x) for n, x in loaders.validation.items()}
         self.test = {n: accelerator.prepare(x) for n, x in loaders.test.items()}
         self.epochs, self.steps, self.warm_up = plan(self.updates.batches, train)
@@ -74,7 +72,6 @@ class Trainer:
         is_main = accelerator.is_main_process
         self._log = StepLog(self.folder, is_main, self.steps, train.logging_steps)
         self.eval_seconds = 0.0  # of the last evaluation; 0 before the first
-        self._resumed_from: Path | None = None
 
     @property
     def filter_learning_rate(self) -> float | None:
@@ -87,15 +84,18 @@ class Trainer:
         config = self.accelerator.unwrap_model(self.model).config
         return fingerprint(self.settings, config, self._data, self.accelerator)
 
-    def resume(self, asked: str) -> None:
+    def resume(self, name: str) -> None:
         """Continue from a checkpoint, as if the run had never stopped.
 
         Raises ``CheckpointError`` if there is none, it is damaged, or of another run.
         """
-        path = checkpoints.find(asked, self.folder)
+        path = checkpoints.find(name, self.folder)
         defaults = self.settings.defaults()
-        saved = checkpoints.load(self.accelerator, path, self.fingerprint, defaults)
-        self.progress, self._resumed_from = Progress(**saved), path
+        self.progress = Progress(
+            **checkpoints.load(self.accelerator, path, self.fingerprint, defaults)
+        )
+        if (best := self.progress.best_name) is not None:  # it is loaded at the end
+            checkpoints.find(str(self.folder / best), self.folder)
         logger.info(f"resumed from {path}: step {self.progress.step} of {self.steps}")
 
     def train(self) -> Progress:
@@ -104,9 +104,6 @@ class Trainer:
         Raises ``DivergedError`` with the step if the loss becomes NaN or infinite.
         """
         progress = self.progress
-        if self._resumed_from is not None and self.accelerator.is_main_process:
-            checkpoints.bring_best(self._resumed_from, self.folder, progress.best_name)
-        self.accelerator.wait_for_everyone()
         self._log.start(progress.step)
         self.model.train()
         start = time.perf_counter()
@@ -130,10 +127,8 @@ class Trainer:
             measured = self._measure(split, self.validation)
             metrics |= measured.named("eval", split.key_suffix)
             if measured.references is not None and self.accelerator.is_main_process:
-                predicted, names = measured.predictions, self.task.label_names
-                predictions.write_evaluated(
-                    split, predicted, measured.references, self.folder, names
-                )
+                pairs = measured.predictions, measured.references
+                predictions.write_evaluated(split, *pairs, self.folder, self.task.label_names)
         self.eval_seconds = time.perf_counter() - start
         return metrics
 
@@ -171,8 +166,8 @@ class Trainer:
         however they are spread.
         """
         accelerator = self.accelerator
-        weights = [self.objective.weight(part.batch) * part.is_own for part in window]
-        counts = (self.objective.tokens(part.batch) * part.is_own for part in window)
+        weights = [self.objective.weight(part.batch) * part.counts for part in window]
+        counts = (self.objective.tokens(part.batch) * part.counts for part in window)
         total, tokens = self._summed(sum(weights), sum(counts))
         # Undoes the means that accelerate takes over batches and over processes.
         scale = self.updates.accumulation * accelerator.num_processes / total

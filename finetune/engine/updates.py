@@ -1,4 +1,4 @@
-"""The training batches, in portions of one update, from any place of any epoch on."""
+"""The training batches, in portions of one update, from any position of any epoch on."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from finetune.settings.training import TrainArguments
 
 @dataclass(frozen=True)
 class Portion:
-    """A process's batch, on the CPU; ``is_own`` is false where all its rows are another's."""
+    """A process's batch, on the CPU; ``counts`` is false where all its rows are another's."""
 
     batch: dict[str, Tensor]
-    is_own: bool
+    counts: bool
 
 
 class Updates:
-    """The batches of each update of an epoch, in the epoch's own order."""
+    """The batches of each update of an epoch, in the epoch's own order.
+
+    Args:
+        loader: as accelerate prepares it.
+        accelerator: of the run.
+        rows: of an epoch.
+        train: the sizes of a batch and of an update.
+    """
 
     def __init__(
-        self,
-        loader: Any,  # as accelerate prepares it
-        accelerator: Accelerator,
-        rows: int,
-        batch_size: int,
-        accumulation: int,
+        self, loader: Any, accelerator: Accelerator, rows: int, train: TrainArguments
     ) -> None:
-        self.loader, self.accelerator = loader, accelerator
+        self.loader, self.accelerator, self.rows = loader, accelerator, rows
         # What is read of a batch before the model has it would wait for the device.
         self.loader.device = None
-        self.rows, self.batch_size, self.accumulation = rows, batch_size, accumulation
+        self.batch_size = train.per_device_train_batch_size
+        self.accumulation = train.gradient_accumulation_steps
         # The prepared loader's length is that of one process, as the schedule needs it.
         self.batches = len(loader)
 
@@ -58,8 +61,7 @@ class Updates:
 
     def samples(self, steps: int) -> int:
         """How many rows so many updates train on, over all processes."""
-        an_epoch = math.ceil(self.batches / self.accumulation)
-        epochs, left = divmod(steps, an_epoch)
+        epochs, left = divmod(steps, math.ceil(self.batches / self.accumulation))
         batches = left * self.accumulation * self.accelerator.num_processes
         return epochs * self.rows + min(batches * self.batch_size, self.rows)
 
@@ -67,9 +69,9 @@ class Updates:
         """The batch without the rows that were repeated to give each process as many."""
         accelerator = self.accelerator
         before = number * accelerator.num_processes + accelerator.process_index
-        own = max(self.rows - before * self.batch_size, 0)
+        left = max(self.rows - before * self.batch_size, 0)
         # Where there is none, one row keeps the processes in step, with the weight 0.
-        return Portion({name: value[: max(own, 1)] for name, value in batch.items()}, own > 0)
+        return Portion({name: value[: max(left, 1)] for name, value in batch.items()}, left > 0)
 
 
 def plan(batches: int, train: TrainArguments) -> tuple[int, int, int]:

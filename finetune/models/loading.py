@@ -47,19 +47,17 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
         where.pop("revision", None)
     flag = next((each for each, value in vars(arguments).items() if value == name), "name")
     try:
-        found = kind.from_pretrained(name, **where, **options)
+        loaded = kind.from_pretrained(name, **where, **options)
     except (OSError, ValueError) as error:
         allowed = f"a hub id that can be reached, or a folder, that {kind.__name__} can read"
         remedy = f"{near(name or '')}{reason(error)}"
         if "trust_remote_code" in str(error):
-            remedy = (
-                "It brings code of its own, which --trust_remote_code runs for the model alone."
-            )
+            remedy = "It has code of its own, which --trust_remote_code runs for the model alone."
         raise refusal(flag, name, allowed, remedy) from error
-    if isinstance(found, PreTrainedTokenizerBase) and is_made_up(found):
+    if isinstance(loaded, PreTrainedTokenizerBase) and is_made_up(loaded):
         allowed = "with a tokenizer, instead of which transformers makes one without a vocabulary"
         raise refusal(flag, name, allowed, f"{SAVE_ONE} Or name it: --tokenizer_name.")
-    return found
+    return loaded
 
 
 def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
@@ -72,13 +70,23 @@ def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
 
 
 def load_config(
-    arguments: ModelArguments, task: Task, pad_token_id: int | None
+    arguments: ModelArguments, task: Task, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[PreTrainedConfig, list[int]]:
-    """The checkpoint's config with the task's labels, and the label order (`labelled`)."""
-    config = pretrained(AutoConfig, arguments.model_name_or_path, arguments)
+    """The checkpoint's config with the task's labels, and the label order (`labelled`).
+
+    Raises ``ValueError`` if a head of an encoder-decoder is to read the end token of rows that have
+    none.
+    """
+    name = arguments.model_name_or_path
+    config = pretrained(AutoConfig, name, arguments)
     if getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = pad_token_id
-    return labelled(config, task, arguments.model_name_or_path)
+        config.pad_token_id = tokenizer.pad_token_id
+    end = getattr(config, "eos_token_id", None)
+    if config.is_encoder_decoder and end not in tokenizer("")["input_ids"]:
+        allowed = f"one that ends each text with token {end}, whose hidden state the head reads"
+        name = arguments.tokenizer_name or name
+        raise refusal("tokenizer_name", name, allowed, "Choose the model's own tokenizer.")
+    return labelled(config, task, name)
 
 
 def labelled(
@@ -111,9 +119,7 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
     elif arguments.model_type is not None and arguments.model_type in CONFIG_MAPPING:
         config = CONFIG_MAPPING[arguments.model_type]()
     else:
-        allowed = (
-            f"a type that transformers has, such as gpt2 ({len(CONFIG_MAPPING.keys())} of them)"
-        )
+        allowed = "a type that transformers has, such as gpt2"
         raise refusal("model_type", arguments.model_type, allowed, "Or give config_name.")
     if getattr(config, "graph_attn", None) is not None:
         allowed = f"a plain one; this one is patched with {config.graph_attn.get('variant')}"
@@ -140,7 +146,7 @@ def _override(config: PreTrainedConfig, overrides: str) -> None:
 
 
 def _scalar(text: str) -> Any:
-    """The number, the truth or the word that a text is."""
+    """The number, the boolean or the string that a text is."""
     try:
         return json.loads(text.lower())
     except ValueError:
@@ -174,6 +180,8 @@ def load_model(
     """
     path, backend = settings.model.model_name_or_path, settings.filter.backend
     where = settings.model.hub()
+    if path is not None and getattr(settings.model, "ignore_mismatched_sizes", False):
+        options["ignore_mismatched_sizes"] = True
     if settings.variant is not None:
         where["trust_remote_code"] = False  # it was given for metrics
     # Master weights: transformers would keep the checkpoint's number format, and a small step on a
@@ -181,12 +189,9 @@ def load_model(
     known = {"config": config, "dtype": torch.float32}
     if getattr(config, "graph_attn", None) is not None:
         if settings.variant is not None:
-            raise refusal(
-                "variant",
-                settings.filter.variant,
-                f"none, since {path} is patched with {config.graph_attn.get('variant')} already",
-                "Drop the flag, or start from a plain checkpoint.",
-            )
+            allowed = f"none, since {path} is patched with {config.graph_attn.get('variant')}"
+            remedy = "Drop the flag, or start from a plain checkpoint."
+            raise refusal("variant", settings.filter.variant, allowed, remedy)
         where.pop("trust_remote_code")  # its class is transformers' own
         options |= known | where
         return _read(ga.from_pretrained, path, auto_class=auto_class, backend=backend, **options)

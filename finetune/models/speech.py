@@ -138,11 +138,5 @@ def frames(model: Any, lengths: Sequence[int] | Tensor) -> Tensor:
     return count(torch.as_tensor(lengths))
 
 
-def masked(config: PreTrainedConfig) -> int:
-    """How many frames SpecAugment masks together in training, 1 where it masks none."""
-    is_masked = getattr(config, "apply_spec_augment", False) and config.mask_time_prob > 0
-    return config.mask_time_length if is_masked else 1
-
-
 def _has_head(config: PreTrainedConfig) -> bool:
     return any(name.endswith("ForCTC") for name in config.architectures or [])

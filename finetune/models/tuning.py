@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 import hf_graphattn as ga
 from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
@@ -68,18 +66,11 @@ def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:
         r=chosen["lora_r"],
         lora_alpha=chosen["lora_alpha"],
         lora_dropout=chosen["lora_dropout"],
-        target_modules=arguments.lora_target_modules or list(_linear_layers(model, heads)),
+        target_modules=arguments.lora_target_modules or "all-linear",
+        exclude_modules=rf"({'|'.join(heads)})(\..*)?" if heads else None,
         modules_to_save=[*filters, *heads],
     )
     return get_peft_model(model, settings)
-
-
-def _linear_layers(model: PreTrainedModel, heads: list[str]) -> Iterator[str]:
-    output = model.get_output_embeddings()
-    for name, module in model.named_modules():
-        is_linear = isinstance(module, nn.Linear | Conv1D) and module is not output
-        if is_linear and name.split(".")[0] not in heads:
-            yield name
 
 
 def save(model: Any, folder: Path, weights: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from finetune.terminal import track
-from tasks import Metric, Split
+from tasks import Metric, Split, Task
 
 Batch = Mapping[str, Tensor]
 
@@ -47,7 +47,12 @@ class Objective(ABC):
     """One way to train and to measure a model. Batches are tensors by name, rows first.
 
     Training batches are counted on the CPU (`weight`, `tokens`), before the device has them.
+
+    Attributes:
+        task: by what the model is measured.
     """
+
+    task: Task
 
     @property
     @abstractmethod
@@ -90,23 +95,23 @@ def answers(
     accelerator: Accelerator,
     description: str,
 ) -> tuple[Tensor, Tensor | None]:
-    """What ``answer`` makes of each example, and the labels if the split has them, on the CPU.
+    """What ``answer`` computes of each example, and the labels if the split has them, on the CPU.
 
     Both are of all processes, in the order of the split's rows, whichever the loader has read
     first, and without the examples that were repeated to fill the last batch.
     """
-    given, labels = [], []
+    outputs, labels = [], []
     for batch in track(loader, description):
         references = batch.pop("labels", None)
-        given.append(accelerator.gather_for_metrics(answer(batch)))
+        outputs.append(accelerator.gather_for_metrics(answer(batch)))
         if references is not None:
             labels.append(accelerator.gather_for_metrics(references))
-    place = places(loader)
-    return torch.cat(given).cpu()[place], torch.cat(labels).cpu()[place] if labels else None
+    order = positions(loader)
+    return torch.cat(outputs).cpu()[order], torch.cat(labels).cpu()[order] if labels else None
 
 
-def places(loader: DataLoader) -> Tensor:
-    """Where each row of the split is among those that the loader reads, (rows,)."""
+def positions(loader: DataLoader) -> Tensor:
+    """The position of each row of the split among those that the loader reads, (rows,)."""
     # Of several processes accelerate's batches are a share of those of the loader.
     batches: Any = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
     return torch.tensor(list(batches.sampler)).argsort()

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from finetune.errors import diverged_logits
 from finetune.models import speech
-from finetune.objectives.base import Batch, Measured, Objective, places
+from finetune.objectives.base import Batch, Measured, Objective, positions
 from finetune.terminal import track
 from tasks import Metric, Split, Task
 from tasks.metrics import LOSS, scores
@@ -51,9 +51,9 @@ class CTC(Objective):
     def measure(
         self, model: nn.Module, loader: DataLoader, split: Split, accelerator: Accelerator
     ) -> Measured:
-        """Loss and error rates, and what was heard in each recording."""
+        """Loss and error rates, and the text that was recognised in each recording."""
         model.eval()
-        heard, nats = [], []
+        predictions, nats = [], []
         for batch in track(loader, f"Evaluating {split.name}"):
             labels = batch.pop("labels", None)
             logits = model(**batch).logits.float()
@@ -61,11 +61,11 @@ class CTC(Objective):
                 raise diverged_logits()
             lengths = _frames(accelerator.unwrap_model(model), batch, logits)
             texts = self.read(logits, lengths)
-            heard += accelerator.gather_for_metrics(texts, use_gather_object=True)
+            predictions += accelerator.gather_for_metrics(texts, use_gather_object=True)
             if labels is not None:
                 each = row_nats(logits, lengths, labels, self.tokenizer.pad_token_id)
                 nats.append(accelerator.gather_for_metrics(each))
-        predicted = np.array(heard)[places(loader)]
+        predicted = np.array(predictions)[positions(loader)]
         if split.name not in self.texts:
             return Measured({}, predicted)
         references = np.array(self.texts[split.name])

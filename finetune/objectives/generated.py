@@ -13,12 +13,12 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
+from finetune.data.loaders import IGNORED
 from finetune.errors import refusal
 from finetune.objectives.base import Batch, Measured, Objective, answers
 from tasks import Metric, Split, Task
 from tasks.metrics import UNKNOWN, scores
 
-IGNORED = -100
 NO_LABEL = -1  # the number of a text that is no label's word
 
 
@@ -27,12 +27,30 @@ class GeneratedLabels(Objective):
     """Labels that a decoder writes.
 
     Attributes:
-        task: by what they are measured.
-        words: the labels' words, as the decoder reads and writes them.
+        task: whose labels' names are the words, and by what they are measured.
+        tokenizer: turns what the decoder wrote into text.
+        word_ids: the decoder's targets, int64 of shape (labels, longest), -100 after each end.
     """
 
     task: Task
-    words: LabelWords
+    tokenizer: PreTrainedTokenizerBase
+    word_ids: Tensor
+
+    @classmethod
+    def of(cls, task: Task, tokenizer: PreTrainedTokenizerBase) -> GeneratedLabels:
+        """The task's words in this tokenizer.
+
+        Raises ``ValueError`` if it cannot spell one, so that reading would not give it back.
+        """
+        rows = [torch.tensor(tokenizer(text_target=x)["input_ids"]) for x in task.label_names]
+        word_ids = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+        made = cls(task, tokenizer, word_ids)
+        for number, (word, row) in enumerate(zip(task.label_names, rows, strict=True)):
+            if made.read(row[None]).tolist() != [number]:
+                allowed = f"one that the tokenizer spells, and not as {tokenizer.decode(row)!r}"
+                remedy = "Choose another tokenizer_name, or objective classify."
+                raise refusal("the label word", word, allowed, remedy)
+        return made
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -41,11 +59,11 @@ class GeneratedLabels(Objective):
 
     def weight(self, batch: Batch) -> int:
         """Tokens of the label words that the loss is a mean over."""
-        return int((self.words.targets(batch["labels"]) != IGNORED).sum())
+        return int((self.targets(batch["labels"]) != IGNORED).sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy over the tokens of a training batch's label words."""
-        labels = self.words.targets(batch["labels"])
+        labels = self.targets(batch["labels"])
         return model(**{**batch, "labels": labels}, use_cache=False).loss
 
     def measure(
@@ -54,66 +72,36 @@ class GeneratedLabels(Objective):
         """The task's metrics, where a text that is no label's word counts as a wrong label."""
         generator: Any = accelerator.unwrap_model(model).eval()
         written, labels = answers(
-            lambda batch: self.words.write(generator, batch),
+            lambda batch: self.write(generator, batch),
             loader,
             accelerator,
             f"Generating {split.name}",
         )
         if labels is None:
             return Measured({}, written.numpy())
-        predicted = as_wrong(written, labels, len(self.words.words)).numpy()
+        predicted = as_wrong(written, labels, len(self.task.label_names)).numpy()
         metrics = scores(self.task.metrics, predicted, labels.numpy())
         metrics[UNKNOWN.name] = float((written == NO_LABEL).double().mean())
         return Measured(metrics, predicted, labels.numpy(), answers=written.numpy())
 
     def facts(self) -> dict[str, Any]:
         """The words that were to be written."""
-        return {"label_words": list(self.words.words)}
-
-
-@dataclass(frozen=True)
-class LabelWords:
-    """The words of a task's labels, as a decoder reads and writes them.
-
-    Attributes:
-        words: in the order of the task's labels.
-        tokens: the decoder's targets, int64 of shape (labels, longest), -100 after each end.
-        tokenizer: turns what the decoder wrote into text.
-    """
-
-    words: tuple[str, ...]
-    tokens: Tensor
-    tokenizer: PreTrainedTokenizerBase
-
-    @classmethod
-    def of(cls, words: tuple[str, ...], tokenizer: PreTrainedTokenizerBase) -> LabelWords:
-        """The words in this tokenizer.
-
-        Raises ``ValueError`` if it cannot spell one, so that reading would not give it back.
-        """
-        rows = [torch.tensor(tokenizer(text_target=word)["input_ids"]) for word in words]
-        made = cls(words, pad_sequence(rows, batch_first=True, padding_value=IGNORED), tokenizer)
-        for number, (word, row) in enumerate(zip(words, rows, strict=True)):
-            if made.read(row[None]).tolist() != [number]:
-                allowed = f"one that the tokenizer spells, and not as {tokenizer.decode(row)!r}"
-                remedy = "Choose another tokenizer_name, or objective classify."
-                raise refusal("the label word", word, allowed, remedy)
-        return made
+        return {"label_words": list(self.task.label_names)}
 
     def targets(self, labels: Tensor) -> Tensor:
         """Of labels (B,) the decoder's targets, (B, longest)."""
-        return self.tokens.to(labels.device)[labels]
+        return self.word_ids.to(labels.device)[labels]
 
     def read(self, written: Tensor) -> Tensor:
         """Of token ids (B, any length) the labels' numbers (B,); other texts are `NO_LABEL`."""
         texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-        numbers = {word: number for number, word in enumerate(self.words)}
-        found = [numbers.get(text.strip(), NO_LABEL) for text in texts]
-        return torch.tensor(found, device=written.device)
+        numbers = {word: number for number, word in enumerate(self.task.label_names)}
+        read = [numbers.get(text.strip(), NO_LABEL) for text in texts]
+        return torch.tensor(read, device=written.device)
 
     def write(self, model: Any, inputs: Batch) -> Tensor:
         """The labels' numbers (B,) that the model writes greedily, `NO_LABEL` for other texts."""
-        length = self.tokens.shape[1]
+        length = self.word_ids.shape[1]
         written = model.generate(**inputs, max_new_tokens=length, do_sample=False, num_beams=1)
         return self.read(written)
 

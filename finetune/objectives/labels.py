@@ -1,4 +1,7 @@
-"""Classification and regression: a head that chooses a label, or gives a score."""
+"""Classification and regression: a head that chooses a label, or gives a score.
+
+Labels of images may be smoothed and mixed, and five guesses count too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from torch.utils.data import DataLoader
 from finetune.errors import diverged_logits
 from finetune.objectives.base import Batch, Measured, Objective, answers
 from tasks import Metric, Split, Task
-from tasks.metrics import LOSS, scores
+from tasks.metrics import LOSS, TOP5, scores
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,30 @@ class Labels(Objective):
         if self.task.objective == "regress":
             return {"loss": float(functional.mse_loss(logits.squeeze(-1), labels.float()))}
         return {"loss": float(functional.cross_entropy(logits, labels))}
+
+
+@dataclass(frozen=True)
+class ImageLabels(Labels):
+    """A head that chooses the class of an image.
+
+    Attributes:
+        smoothing: the share of each training label that all classes have alike.
+    """
+
+    smoothing: float = 0.0
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean cross-entropy to the labels: classes, (examples,), or shares of each class."""
+        logits = model(pixel_values=batch["pixel_values"]).logits
+        return functional.cross_entropy(logits, batch["labels"], label_smoothing=self.smoothing)
+
+    def of_logits(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        """The loss, without smoothing, and top-5 accuracy where the task has it."""
+        metrics = super().of_logits(logits, labels)
+        if TOP5 in self.task.metrics:
+            best = logits.topk(5).indices
+            metrics[TOP5.name] = float((best == labels[:, None]).any(-1).float().mean())
+        return metrics
 
 
 def predictions(task: Task, logits: Tensor) -> np.ndarray:

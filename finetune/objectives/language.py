@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from finetune.data.text import IGNORED, Blocks, Text
+from finetune.data.loaders import IGNORED
+from finetune.data.text import Blocks, Text
 from finetune.errors import diverged_logits
 from finetune.objectives.base import Batch, Measured, Objective
 from finetune.terminal import track
@@ -62,8 +63,7 @@ class LanguageModelling(Objective):
     ) -> Measured:
         """Nats and perplexities of the split's text, each with its denominator."""
         others = [metric for metric in self.metrics if metric.function or metric.together]
-        name = f"Evaluating {split.name}"
-        return measure_text(model, loader, self.texts[split.name], accelerator, name, others)
+        return measure_text(model, loader, self.texts[split.name], accelerator, others)
 
     def facts(self) -> dict[str, Any]:
         """The protocol, and how much of the training text is used."""
@@ -83,7 +83,6 @@ def measure_text(
     loader: DataLoader,
     text: Text,
     accelerator: Accelerator,
-    description: str,
     others: Sequence[Metric] = (),
 ) -> Measured:
     """Loss and perplexities of a text, each with its denominator.
@@ -94,7 +93,6 @@ def measure_text(
         text: its tokens and words.
         accelerator: sums over the processes, in float64; a row that was repeated to fill the last
             batch counts once.
-        description: of the progress bar.
         others: metrics of the most likely next tokens, beside the perplexities.
 
     Returns:
@@ -109,7 +107,7 @@ def measure_text(
     model.eval()
     forward = inspect.signature(accelerator.unwrap_model(model).forward).parameters
     total, pairs = torch.zeros(2, dtype=torch.float64), []
-    for batch in track(loader, description):
+    for batch in track(loader, "Evaluating"):
         labels, options = batch.pop("labels"), {"use_cache": False}
         if "logits_to_keep" in forward:
             # A sliding window scores its end only: the vocabulary's layer is most of the work.

@@ -51,7 +51,7 @@ def test_measured_numbers_are_those_of_this_checkpoint(tokenizer: PreTrainedToke
     lines = "".join(f"{text}\n" for text in demo_lm.build()["validation"]["text"])
     ids = torch.tensor(tokenizer(lines)["input_ids"])[: 256 * 20]
     loader = DataLoader(Windows(ids, 256, None), 5, collate_fn=pad)
-    found = measure_text(model, loader, Text(ids, None), Accelerator(cpu=True), "test")
+    found = measure_text(model, loader, Text(ids, None), Accelerator(cpu=True))
     assert found.metrics["perplexity"] == pytest.approx(stated["block"]["perplexity"], rel=0.5)
 
 

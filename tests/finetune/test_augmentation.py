@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import tasks
 from finetune import image_classification
-from finetune.objectives.images import ImageLabels
+from finetune.objectives.labels import ImageLabels
 
 ROOT = Path(__file__).parents[2]
 TORCHVISION = Path(sys.prefix) / "torchvision"
@@ -29,38 +29,20 @@ def test_augmentation_with_torchvision() -> None:
     assert "skipped" not in done.stdout
 
 
-@pytest.mark.parametrize("broken", [ImportError("no module"), RuntimeError("torch 2\nof old")])
-def test_a_missing_or_broken_torchvision_is_told_before_data_are_read(
-    tmp_path: Path, broken: Exception, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_torchvision_is_an_error_before_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Finder:
         @staticmethod
         def find_spec(name: str, *_: object) -> None:
             if name == "torchvision":
-                raise broken
+                raise ImportError("no torchvision")
 
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     argv = flags(tmp_path, "--mixup", "0.8")
     (tmp_path / "train" / "cat" / "0.png").write_text("no image")  # would be found later
-    with pytest.raises(ValueError, match=r"torchvision, which the flags .*; allowed: one that fi"):
+    with pytest.raises(ImportError, match="no torchvision"):
         image_classification.main(argv)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--random_resized_crop 1.5", "random_resized_crop is 1.5; allowed: 0 to 1"),
-        ("--horizontal_flip -0.5", "horizontal_flip is -0.5; allowed: 0 to 1"),
-        ("--label_smoothing nan", "label_smoothing is nan; allowed: 0 to 1"),
-        ("--rand_augment 31", "rand_augment is 31; allowed: 0 to 30"),
-        ("--mixup 0", "mixup is 0.0; allowed: a number above 0"),
-        ("--cutmix inf", "cutmix is inf; allowed: a number above 0"),
-        ("--dataloader_num_workers -1", "dataloader_num_workers is -1; allowed"),
-    ],
-)
-def test_flags_that_cannot_be_are_refused(tmp_path: Path, words: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        image_classification.SCHEMA.parse(flags(tmp_path, *words.split()))
 
 
 def test_the_loss_is_to_smoothed_and_to_mixed_labels() -> None:

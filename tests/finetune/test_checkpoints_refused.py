@@ -49,8 +49,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(killed: Path
         former = file.read_bytes()
         file.unlink() if content is None else file.write_bytes(content)
         name = r"[\w.]+" if file == manifest else file.name
-        words = rf"damaged: {name} is not as manifest.json has it.*checkpoint .*step_4$"
-        with pytest.raises(CheckpointError, match=words):
+        message = rf"step_6'; {name} is not as manifest.json has it; allowed: .*step_4\. Continue"
+        with pytest.raises(CheckpointError, match=message):
             checkpoints.find("last", killed)
         file.write_bytes(former)
     (last / ".DS_Store").touch()
@@ -58,22 +58,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(killed: Path
     for name in ("step_2", "step_4"):
         (killed / name / storage.MANIFEST).unlink()
     manifest.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"manifest.json is missing or broken.*Start anew"):
+    with pytest.raises(CheckpointError, match=r"manifest.json is missing or broken.*there is none"):
         checkpoints.find("last", killed)
 
 
-@pytest.mark.parametrize("text", ["", "{", "null", "[]", '"a"', "7", '{"state.json": 1}'])
+@pytest.mark.parametrize("text", ["{", "null", '{"state.json": 1}'])
 def test_a_manifest_that_is_none_is_refused(killed: Path, text: str) -> None:
     (killed / "step_6" / storage.MANIFEST).write_text(text)
-    with pytest.raises(CheckpointError, match=r"damaged: .*manifest.json.*step_4$"):
-        checkpoints.find("last", killed)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2, "progress": []}'])
-def test_a_state_that_is_none_is_refused(killed: Path, text: str) -> None:
-    (killed / "step_6" / "state.json").write_text(text)
-    sealed(killed / "step_6")
-    with pytest.raises(CheckpointError, match=r"state.json is missing or broken.*step_4$"):
+    with pytest.raises(CheckpointError, match=r"step_6'; .*manifest.json.*step_4\. "):
         checkpoints.find("last", killed)
 
 
@@ -81,14 +73,14 @@ def test_an_unfinished_checkpoint_is_passed_over(killed: Path) -> None:
     (killed / "step_999").mkdir()
     (killed / "step_7").touch()
     assert checkpoints.find("last", killed) == killed / "step_6"
-    with pytest.raises(CheckpointError, match=r"step_999'; damaged: .*step_6$"):
+    with pytest.raises(CheckpointError, match=r"step_999'; manifest.json is missing.*step_6\. "):
         checkpoints.find(str(killed / "step_999"), killed)
 
 
 def test_a_checkpoint_that_is_not_there(killed: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"step_9'; allowed: last, .*step_2, .*step_6\. "):
+    with pytest.raises(CheckpointError, match=r"step_9'; it is not there.*step_2, .*step_6\. "):
         checkpoints.find(str(killed / "step_9"), killed)
-    with pytest.raises(CheckpointError, match=r"allowed: none: .*bert has none"):
+    with pytest.raises(CheckpointError, match=r"'last'; it is not there.*there is none"):
         checkpoints.find("last", killed / "bert")
 
 
@@ -175,12 +167,3 @@ def test_versions_and_new_flags_are_no_difference(killed: Path) -> None:
     assert differences(before, now, started.settings.defaults()) == []
     other = now | {"warmup_ratio": 0.5}
     assert differences(before, other, started.settings.defaults()) == ["warmup_ratio: 0.0 -> 0.5"]
-
-
-def test_a_folder_named_like_a_variant_is_no_other_run(
-    killed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (killed / "gfsa").mkdir()
-    before = run(killed, *SAVING).fingerprint
-    monkeypatch.chdir(killed)
-    assert run(killed, *SAVING).fingerprint == before

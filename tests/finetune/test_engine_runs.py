@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import tiny_task
-from tiny_run import COLA, trainer
+from tiny_run import COLA
 
 import hf_graphattn as ga
 from finetune import glue
 from finetune.engine import checkpoints, storage
 from finetune.engine.progress import LOG, Selection
-from finetune.engine.trainer import Trainer
 from finetune.settings.training import TrainArguments
 
 
@@ -62,14 +61,6 @@ def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
     assert not (tmp_path / "measured" / "model.safetensors").exists()
 
 
-def test_resuming_through_the_script(tmp_path: Path) -> None:
-    argv = flags(tmp_path, "--num_train_epochs", "2", "--checkpointing_steps", "epoch")
-    first = glue.main(argv)
-    again = glue.main([*argv, "--resume_from_checkpoint", str(tmp_path / "out" / "step_2") + "/"])
-    keys = ("eval_loss", "train_loss", "steps", "history", "filter_scalars")
-    assert {key: again[key] for key in keys} == {key: first[key] for key in keys}
-
-
 def test_a_failed_final_save_keeps_the_model_that_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,41 +77,30 @@ def test_a_failed_final_save_keeps_the_model_that_was_there(
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"the former"
 
 
-def test_an_unknown_metric_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"metric_for_best_model is 'f1'; allowed: loss, matthews"):
-        trainer(tmp_path, "--metric_for_best_model", "f1")
-
-
 DIRECTIONS = {
     **{"eval_accuracy": True, "eval_loss": False, "eval_loss_mm": False, "eval_own": None},
     **{"eval_perplexity": False, "eval_unknown": False},
 }
 
 
-@pytest.mark.parametrize(
-    ("asked", "greater", "metric", "expected"),
-    [
+def test_direction_of_the_metric() -> None:
+    def selection(name: str | None, greater: bool | None) -> Selection:
+        flags = {"metric_for_best_model": name, "greater_is_better": greater}
+        return Selection.of(TrainArguments(output_dir="o", **flags), "accuracy", DIRECTIONS)
+
+    for name, greater, metric, expected in (
         (None, None, "eval_accuracy", True),
-        ("loss", None, "eval_loss", False),
         ("eval_perplexity", None, "eval_perplexity", False),
         ("loss_mm", None, "eval_loss_mm", False),
-        ("unknown", None, "eval_unknown", False),
         ("loss", True, "eval_loss", True),
         ("own", False, "eval_own", False),
-    ],
-)
-def test_direction_of_the_metric(
-    asked: str | None, greater: bool | None, metric: str, expected: bool
-) -> None:
-    train = TrainArguments(output_dir="o", metric_for_best_model=asked, greater_is_better=greater)
-    found = Selection.of(train, "accuracy", DIRECTIONS)
-    assert (found.metric, found.greater_is_better) == (metric, expected)
-
-
-def test_a_metric_that_does_not_say_what_is_better_needs_the_flag() -> None:
-    train = TrainArguments(output_dir="o", metric_for_best_model="own")
+    ):
+        found = selection(name, greater)
+        assert (found.metric, found.greater_is_better) == (metric, expected)
     with pytest.raises(ValueError, match=r"metric_for_best_model is 'own'; .*greater_is_better"):
-        Selection.of(train, "accuracy", DIRECTIONS)
+        selection("own", None)
+    with pytest.raises(ValueError, match=r"metric_for_best_model is 'f1'; allowed: accuracy, loss"):
+        selection("f1", None)
 
 
 def test_ties_and_nan_are_no_better() -> None:
@@ -135,41 +115,3 @@ def test_ties_and_nan_are_no_better() -> None:
     assert less.best(history[2:])["step"] == 3
     assert not less.ends(history)
     assert not selection.ends([])
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ("--checkpointing_steps 0", "checkpointing_steps is '0'; allowed: a whole number from 1"),
-        ("--checkpointing_steps often", "checkpointing_steps is 'often'"),
-        ("--checkpoints_total_limit 0", "checkpoints_total_limit is 0"),
-        ("--early_stopping_patience 0", "early_stopping_patience is 0"),
-        ("--eval_steps 0", r"eval_steps is 0; allowed: a number of at least 1\."),
-        (
-            "--eval_steps 2 --eval_strategy epoch",
-            "eval_strategy is 'epoch'; allowed: steps with eval_steps, epoch without",
-        ),
-        ("--eval_strategy steps", r"'steps'; allowed: .*\. Give --eval_steps how many updates"),
-    ],
-)
-def test_refusals(tmp_path: Path, argv: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        trainer(tmp_path, *argv.split())
-
-
-def test_weights_are_those_of_one_batch_however_it_is_spread(tmp_path: Path) -> None:
-    # 7 rows: the epoch's second update has a batch of 2 and one of 1, and no fourth.
-    fixed = ("--num_train_epochs", "1", "--max_grad_norm", "0", "--learning_rate", "0.01")
-
-    def train(size: int, accumulation: int) -> Trainer:
-        spread = ("--per_device_train_batch_size", str(size))
-        run = trainer(
-            tmp_path, *fixed, *spread, "--gradient_accumulation_steps", str(accumulation), count=7
-        )
-        run.train()
-        return run
-
-    whole, parts = train(4, 1), train(2, 2)
-    assert whole.progress.train_loss == pytest.approx(parts.progress.train_loss, rel=1e-5)
-    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        assert float((left - right).detach().abs().max()) < 2e-5

@@ -29,8 +29,8 @@ SUBMITTED = {
 }
 
 
-@pytest.mark.parametrize("task", tasks.names("glue"))
-def test_every_task_runs_and_writes_its_submission(tmp_path: Path, task: str) -> None:
+@pytest.mark.parametrize("task", ["cola", "mrpc", "stsb", "mnli", "rte", "demo"])
+def test_a_task_of_each_kind_runs_and_writes_its_submission(tmp_path: Path, task: str) -> None:
     returned = glue.main(flags(tmp_path, task, "--do_predict"))
     results = written(tmp_path)
     assert returned["eval_loss"] == results["eval_loss"]
@@ -48,8 +48,8 @@ def test_every_task_runs_and_writes_its_submission(tmp_path: Path, task: str) ->
             assert predicted <= SUBMITTED.get(task, {"0", "1"})
 
 
-@pytest.mark.parametrize("variant", ga.variant_configs())
-def test_every_variant_trains_saves_and_loads(tmp_path: Path, variant: str) -> None:
+@pytest.mark.parametrize("variant", ["gfsa", "plat", "laplacian", "neutreno", "contranorm"])
+def test_variants_train_save_and_load(tmp_path: Path, variant: str) -> None:
     glue.main(flags(tmp_path, "cola", "--variant", variant))
     results = written(tmp_path)
     model = ga.from_pretrained(tmp_path / "out")
@@ -59,10 +59,14 @@ def test_every_variant_trains_saves_and_loads(tmp_path: Path, variant: str) -> N
     assert results["seconds_per_step"] > 0
 
 
-def test_results_say_where_they_come_from(tmp_path: Path) -> None:
-    glue.main(
-        flags(tmp_path, "cola", "--seed", "5", "--with_tracking", "--report_to", "tensorboard")
+def test_results_say_where_they_come_from_and_a_seed_repeats_them(tmp_path: Path) -> None:
+    tracked = ("--learning_rate", "1e-2", "--with_tracking", "--report_to", "tensorboard")
+    first, other, again = (
+        glue.main(flags(tmp_path, "cola", *tracked, "--overwrite_output_dir", "--seed", seed))
+        for seed in ("5", "2", "5")
     )
+    assert first["train_loss"] == again["train_loss"] != other["train_loss"]
+    assert first["eval_loss"] == again["eval_loss"] != other["eval_loss"]
     results = written(tmp_path)
     assert results["settings"]["seed"] == 5
     assert results["versions"]["hf_graphattn"] == ga.__version__
@@ -71,15 +75,6 @@ def test_results_say_where_they_come_from(tmp_path: Path) -> None:
     assert results["machine"]["cores"] >= 1
     assert len(results["history"]) == 1
     assert list((tmp_path / "out").rglob("events.out.tfevents*"))
-
-
-def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
-    first, again, other = (
-        glue.main(flags(tmp_path, "cola", "--learning_rate", "1e-2", "--seed", *seed))
-        for seed in (("1",), ("1",), ("2", "--overwrite_output_dir"))
-    )
-    assert first["train_loss"] == again["train_loss"] != other["train_loss"]
-    assert first["eval_loss"] == again["eval_loss"] != other["eval_loss"]
 
 
 def test_the_scalars_own_learning_rate_moves_them(
@@ -103,20 +98,6 @@ def test_the_scalars_own_learning_rate_moves_them(
     assert results["settings"]["filter_learning_rate"] == 0.01
     assert 0.005 < results["filter_max_moved"] < 0.02
     assert "moved by less than" not in caplog.text
-
-
-def test_data_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
-    argv = flags(tmp_path, "cola", "--model_name_or_path", "no_model")
-    argv[argv.index("cola")] = "mrpc"
-    with pytest.raises(ValueError, match=r"dataset_name is .*; allowed: a folder with .*mrpc"):
-        glue.main(argv)
-
-
-def test_the_launcher_starts_the_script(tmp_path: Path) -> None:
-    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--order", "4", "--w_0", "-0.01")
-    run_script("--cpu", "--num_processes", "1", argv=argv)
-    assert written(tmp_path)["machine"]["processes"] == 1
-    check_saved_model(tmp_path)
 
 
 @pytest.mark.parametrize("order", leading(1, [("--group_by_length",), ()]))

@@ -19,13 +19,19 @@ from image_runs import (
     written,
 )
 from PIL import Image as Pillow
-from transformers import AutoImageProcessor, AutoModelForImageClassification
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 import hf_graphattn as ga
 import tasks
 from finetune import image_classification
 from finetune.data import images
 from finetune.engine.predictions import EVALUATED
+from finetune.models import images as models
 
 
 def test_a_run_from_nothing_saves_what_loads_as_it_was_measured(tmp_path: Path) -> None:
@@ -70,20 +76,6 @@ def test_a_run_goes_on_from_a_saved_one_whose_labels_have_another_order(tmp_path
     assert [[5 - n for n in row] for row in own] == other
 
 
-def test_a_head_of_other_labels_is_refused_or_made_anew(tmp_path: Path) -> None:
-    image_classification.main(flags(tmp_path))
-    few = str(save_folder(tmp_path / "few", classes=CLASSES[:3]))
-    argv = replaced(
-        flags(tmp_path, "--model_name_or_path", str(tmp_path / "out")),
-        **{"model_type": None, "config_overrides": None, "train_dir": few, "validation_dir": few},
-        output_dir=str(tmp_path / "again"),
-    )
-    with pytest.raises(ValueError, match=r"with weights that fit.*`ignore_mismatched_sizes`"):
-        image_classification.main(argv)
-    results = image_classification.main([*argv, "--ignore_mismatched_sizes"])
-    assert "eval_top5_accuracy" not in results  # of three classes all are among the five best
-
-
 def as_parquet(folder: Path, classes: tuple[str, ...] | None) -> str:
     """The images of a folder as rows, with class labels of this order, or as pandas writes them."""
     paths = sorted(folder.rglob("*.png"))
@@ -100,22 +92,21 @@ def as_parquet(folder: Path, classes: tuple[str, ...] | None) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("classes", [CLASSES, None])
-def test_a_folder_and_parquet_files_of_its_images_are_the_same_data(
-    tmp_path: Path, classes: tuple[str, ...] | None
-) -> None:
+def test_a_folder_and_parquet_files_of_its_images_are_the_same_data(tmp_path: Path) -> None:
     argv = flags(tmp_path)
     of_folder = image_classification.main(argv)
-    argv = replaced(argv, train_dir=None, validation_dir=None, output_dir=str(tmp_path / "other"))
-    for name in ("train", "validation"):
-        argv += [f"--{name}_file", as_parquet(tmp_path / name, classes)]
-    argv += ["--image_column_name", "img"] if classes is None else []
-    of_files = image_classification.main(argv)
-    assert of_files["train_loss"] == of_folder["train_loss"]
-    assert of_files["eval_loss"] == of_folder["eval_loss"]
-    for split, known in of_folder["data"].items():
-        assert known["rows"] == of_files["data"][split]["rows"]
-        assert known["digest"] == of_files["data"][split]["digest"]
+    for classes in (CLASSES, None):
+        out = str(tmp_path / f"of {classes}")
+        others = replaced(argv, train_dir=None, validation_dir=None, output_dir=out)
+        for name in ("train", "validation"):
+            others += [f"--{name}_file", as_parquet(tmp_path / name, classes)]
+        others += ["--image_column_name", "img"] if classes is None else []
+        of_files = image_classification.main(others)
+        assert of_files["train_loss"] == of_folder["train_loss"]
+        assert of_files["eval_loss"] == of_folder["eval_loss"]
+        for split, known in of_folder["data"].items():
+            assert known["rows"] == of_files["data"][split]["rows"]
+            assert known["digest"] == of_files["data"][split]["digest"]
     assert list(of_folder["data"]["train"]["files"]) == [str(tmp_path / "train")]
 
 
@@ -150,13 +141,6 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
     assert start == 1797
 
 
-@pytest.mark.parametrize("name", tasks.names("image_classification"))
-def test_every_task_leaves_its_classes_to_its_data(name: str) -> None:
-    task = tasks.get(name, "image_classification")
-    assert task.label_names == ()
-    assert task.main_metric == "accuracy"
-
-
 def test_a_share_of_each_class_is_held_out_the_same_for_every_seed(tmp_path: Path) -> None:
     save_folder(tmp_path / "all", per_class=4)
     argv = replaced(
@@ -185,11 +169,10 @@ def test_a_model_that_cannot_read_the_images_is_found_before_training(tmp_path: 
     assert not (tmp_path / "out" / "train_log.jsonl").exists()
 
 
-@pytest.mark.parametrize(("size", "unseen"), [(8, None), (10, 2)])
-def test_pixels_that_the_model_does_not_see_are_told(
-    tmp_path: Path, size: int, unseen: int | None, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("size", "unseen"), [(8, False), (10, True)])
+def test_pixels_that_the_model_does_not_see_are_warned_of(
+    size: int, unseen: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    overrides = VIT.replace("image_size=8", f"image_size={size}")
-    image_classification.main(replaced(flags(tmp_path), config_overrides=overrides))
-    told = [text for text in caplog.messages if "does not see" in text]
-    assert [f"{unseen} rows and {unseen} columns" in text for text in told] == [True] * bool(unseen)
+    config = ViTConfig(image_size=size, patch_size=4, num_hidden_layers=1, hidden_size=12)
+    models.check_pixels(ViTForImageClassification(config), (3, size, size))
+    assert ("does not see 2 rows and 2 columns" in caplog.text) == unseen

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import evaluate
 import pytest
-import tiny_code
 from glue_runs import flags, written
 
-from finetune import code_classification, compare, glue, lm
+from finetune import compare, glue, lm
 
 OWN = '''
 import datasets
@@ -62,15 +61,6 @@ def test_the_best_epoch_may_be_that_of_an_own_metric(tmp_path: Path) -> None:
     assert (best["metric"], best["value"]) == ("eval_wrong", min(history))
 
 
-def test_a_direction_that_nobody_knows_must_be_given(tmp_path: Path) -> None:
-    own = own_metric(tmp_path, OWN.replace("greater_is_better = False", ""))
-    more = ("--metric", own, "--metric_for_best_model", "wrong")
-    with pytest.raises(ValueError, match=r"metric_for_best_model is 'wrong'; .*greater_is_better"):
-        glue.main(flags(tmp_path, "cola", *more))
-    glue.main(flags(tmp_path, "cola", *more, "--greater_is_better", "false"))
-    assert written(tmp_path)["best"]["metric"] == "eval_wrong"
-
-
 def test_a_language_model_is_measured_on_its_most_likely_tokens(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one two three four five six seven eight nine ten\n" * 20)
@@ -87,19 +77,6 @@ def test_a_language_model_is_measured_on_its_most_likely_tokens(tmp_path: Path) 
     # A share of the predicted tokens, a whole number of them.
     right = results["eval_accuracy"] * results["eval_predicted_tokens"]
     assert right == pytest.approx(round(right), abs=1e-6)
-
-
-def test_written_labels_are_measured_by_them_too(tmp_path: Path) -> None:
-    results = code_classification.main(
-        [
-            *("--task_name", "defect", "--objective", "generate", "--learning_rate", "0"),
-            *("--dataset_name", str(tiny_code.save_data(tmp_path / "data"))),
-            *("--model_name_or_path", str(tiny_code.save_t5(tmp_path / "t5"))),
-            *("--output_dir", str(tmp_path / "out"), "--max_train_steps", "1"),
-            *("--metric", own_metric(tmp_path)),
-        ]
-    )
-    assert results["eval_wrong"] == pytest.approx(1 - results["eval_accuracy"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +16,12 @@ from transformers import BartForSequenceClassification, T5ForSequenceClassificat
 import hf_graphattn as ga
 import tasks
 from finetune.data import loaders
-from finetune.data.loaders import literal
-from finetune.objectives import generated
-from finetune.objectives.generated import NO_LABEL, GeneratedLabels, LabelWords, as_wrong
+from finetune.data.loaders import IGNORED, literal
+from finetune.objectives.generated import NO_LABEL, GeneratedLabels, as_wrong
 from finetune.settings.groups import DataArguments
 from tasks.metrics import ACCURACY, F1, scores
 
+DEFECT = tasks.get("defect")
 TRAPS = (
     "return </s>;",
     "int a; </s></s> <pad> <s> <unk>",
@@ -79,23 +80,13 @@ def test_text_without_special_tokens_stays_as_it_is() -> None:
     ]
 
 
-def test_a_pair_of_functions_has_as_many_end_tokens_as_any_other() -> None:
-    tokenizer = tiny_code.bart_tokenizer()
-    task = tasks.get("clone")
-    columns = {"func1": list(TRAPS), "func2": list(reversed(TRAPS)), "labels": [0] * len(TRAPS)}
-    rows = loaders.tokenise(
-        task, Dataset.from_dict(columns), tokenizer, [0, 1], DataArguments(max_length=24)
-    )
-    assert {ids.count(tokenizer.eos_token_id) for ids in rows["input_ids"]} == {3}
-
-
 @pytest.mark.parametrize("make_tokenizer", [tiny_code.t5_tokenizer, tiny_code.bart_tokenizer])
 def test_words_are_read_back_and_other_text_is_unknown(make_tokenizer: Callable) -> None:
     tokenizer = make_tokenizer()
-    words = LabelWords.of(("false", "true"), tokenizer)
+    words = GeneratedLabels.of(DEFECT, tokenizer)
     targets = words.targets(torch.tensor([1, 0, 1]))
-    assert targets.shape == (3, words.tokens.shape[1])
-    written = targets.masked_fill(targets == generated.IGNORED, tokenizer.pad_token_id)
+    assert targets.shape == (3, words.word_ids.shape[1])
+    written = targets.masked_fill(targets == IGNORED, tokenizer.pad_token_id)
     assert words.read(written).tolist() == [1, 0, 1]
     others = tokenizer(["truetrue", "fals", "true a"], padding=True, return_tensors="pt").input_ids
     assert words.read(others).tolist() == [NO_LABEL] * 3
@@ -104,18 +95,17 @@ def test_words_are_read_back_and_other_text_is_unknown(make_tokenizer: Callable)
 def test_a_word_that_the_tokenizer_cannot_spell_is_refused() -> None:
     tokenizer = tiny_code.t5_tokenizer()
     with pytest.raises(ValueError, match="label word is 'ZQ'; allowed: one that the tokenizer sp"):
-        LabelWords.of(("false", "ZQ"), tokenizer)
+        GeneratedLabels.of(replace(DEFECT, label_names=("false", "ZQ")), tokenizer)
 
 
 def test_loss_is_the_models_on_the_words_tokens() -> None:
     tokenizer = tiny_code.t5_tokenizer()
     model = tiny.MODELS["T5"](vocab_size=len(tokenizer))
-    words = LabelWords.of(("false", "true"), tokenizer)
+    words = GeneratedLabels.of(DEFECT, tokenizer)
     inputs = dict(tokenizer(["a", "a + 1"], padding=True, return_tensors="pt"))
-    objective = GeneratedLabels(tasks.get("defect"), words)
-    loss = objective.loss(model, inputs | {"labels": torch.tensor([0, 1])})
-    scores = model(**inputs, labels=words.tokens[[0, 1]]).logits.log_softmax(-1)
-    target = words.tokens[[0, 1]]
+    loss = words.loss(model, inputs | {"labels": torch.tensor([0, 1])})
+    scores = model(**inputs, labels=words.word_ids[[0, 1]]).logits.log_softmax(-1)
+    target = words.word_ids[[0, 1]]
     chosen = scores.gather(-1, target.clamp(min=0)[..., None])[..., 0]
     torch.testing.assert_close(loss, -chosen[target >= 0].mean())
 
@@ -125,20 +115,19 @@ def test_what_is_written_is_the_greedy_choice(patched: bool) -> None:
     """Against a loop that feeds the decoder its own best token, without any cache."""
     tokenizer = tiny_code.t5_tokenizer()
     model = tiny.MODELS["T5"](vocab_size=len(tokenizer))
-    words = LabelWords.of(("false", "true"), tokenizer)
+    words = GeneratedLabels.of(DEFECT, tokenizer)
     if patched:
         ga.patch_model(model, ga.GFSAConfig(w_K=0.3))
     inputs = dict(tokenizer(["a", "b + 1 ;"], padding=True, return_tensors="pt"))
     decoded = torch.zeros(2, 1, dtype=torch.long)
-    for _ in range(words.tokens.shape[1]):
+    for _ in range(words.word_ids.shape[1]):
         with torch.no_grad():
             logits = model(**inputs, decoder_input_ids=decoded, use_cache=False).logits
         decoded = torch.cat([decoded, logits[:, -1:].argmax(-1)], dim=1)
     ended = (decoded == tokenizer.eos_token_id).cumsum(1) > 0
     expected = decoded.masked_fill(ended, tokenizer.pad_token_id)
     read = []
-    words_read = LabelWords(("w0", "w1"), words.tokens, _Recorder(read))
-    words_read.write(model, inputs)
+    replace(words, tokenizer=_Recorder(read)).write(model, inputs)
     width = max(expected.shape[1], read[0].shape[1])
     found = read[0].masked_fill((read[0] == tokenizer.eos_token_id).cumsum(1) > 0, 0)
     pad = torch.nn.functional.pad
@@ -168,7 +157,5 @@ class _Recorder:
 def tokenised(tokenizer: object, texts: tuple[str, ...], max_length: int) -> list[list[int]]:
     """Input ids of the texts, as the scripts have them for the task `defect`."""
     rows = Dataset.from_dict({"func": list(texts), "labels": [0] * len(texts)})
-    found = loaders.tokenise(
-        tasks.get("defect"), rows, tokenizer, [0, 1], DataArguments(max_length=max_length)
-    )
+    found = loaders.tokenise(DEFECT, rows, tokenizer, [0, 1], DataArguments(max_length=max_length))
     return found["input_ids"][:]

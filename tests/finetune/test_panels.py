@@ -54,6 +54,14 @@ def test_before_and_after(tmp_path: Path, printed: dict[str, dict[str, str]]) ->
     assert after["saved"].startswith(f"{out}: the model, all_results.json, eval_predictions.tsv, ")
     assert after["saved"].endswith("MNLI-m.tsv, MNLI-mm.tsv")
     assert after.keys() == {"metric", "time", "scalars", "saved"}
+    # Times have the names of transformers.
+    assert written(tmp_path) == json.loads(json.dumps(results))
+    names = ("train_samples", "eval_samples", "eval_samples_mm")
+    assert [results[name] for name in names] == [8, 5, 5]
+    assert 0 < results["eval_runtime"] < results["train_runtime"]
+    assert results["train_samples_per_second"] == pytest.approx(16 / results["train_runtime"])
+    assert results["train_steps_per_second"] == pytest.approx(2 / results["train_runtime"])
+    assert not any("runtime" in name for evaluation in results["history"] for name in evaluation)
 
 
 def test_columns_and_labels_of_own_files(
@@ -102,13 +110,12 @@ def test_the_next_commands_are_real_ones(
 
 def test_the_command_keeps_what_the_scripts_own_default_is_not() -> None:
     """max_length is 128 in the class of flags, and 512 in code_classification.py."""
-    values = {"model_name_or_path": "m", "output_dir": "out", "variant": "gfsa"}
+    values = {"model_name_or_path": "m", "output_dir": "out", "variant": "gfsa", "metric": ["f1"]}
+    task = SimpleNamespace(family="code_classification")
     for length, is_kept in ((128, True), (512, False)):
-        settings = code_classification.SCHEMA.run(
-            {**values, "max_length": length, "metric": ["f1", "matthews_correlation"]}
-        )
-        trainer = SimpleNamespace(settings=settings, folder=Path("out"))
-        arguments = panels.compare_command(trainer, "code_classification")
+        settings = code_classification.SCHEMA.run({**values, "max_length": length})
+        trainer = SimpleNamespace(settings=settings, folder=Path("out"), task=task)
+        arguments = panels.compare_command(trainer)
         assert ("--max_length" in arguments) == is_kept
         assert "--metric" not in arguments  # compare.py's is the one that is compared
 
@@ -134,10 +141,10 @@ def test_an_evaluation_of_other_inputs_than_in_training_warns(
         "row_end": settings.data.row_end or "none",
     }
     trainer = SimpleNamespace(settings=settings, objective=SimpleNamespace(facts=lambda: facts))
-    assert list(panels._otherwise(trainer)) == ([("warning", warning)] if warning else [])
+    assert list(panels._other_inputs(trainer)) == ([("warning", warning)] if warning else [])
     # transformers' Trainer has a file of this name too.
     (tmp_path / "all_results.json").write_text('{"epoch": 3.0}')
-    assert list(panels._otherwise(trainer)) == []
+    assert list(panels._other_inputs(trainer)) == []
 
 
 def test_a_run_with_one_prediction_for_all_rows_warns(tmp_path: Path) -> None:
@@ -158,13 +165,3 @@ def test_a_run_with_one_prediction_for_all_rows_warns(tmp_path: Path) -> None:
         assert rows["warning"] == f"every row is predicted as {answer} (eval_predictions.tsv)"
     (tmp_path / "eval_predictions.tsv").write_text("index\tprediction\tlabel\n0\t1\t1\n1\t1\t1\n")
     assert "warning" not in dict(panels.closing(trainer, results))
-
-
-def test_times_have_the_names_of_transformers(tmp_path: Path) -> None:
-    found = glue.main(flags(tmp_path, "mnli", "--num_train_epochs", "2"))
-    assert written(tmp_path) == json.loads(json.dumps(found))
-    assert (found["train_samples"], found["eval_samples"], found["eval_samples_mm"]) == (8, 5, 5)
-    assert 0 < found["eval_runtime"] < found["train_runtime"]
-    assert found["train_samples_per_second"] == pytest.approx(16 / found["train_runtime"])
-    assert found["train_steps_per_second"] == pytest.approx(4 / found["train_runtime"])
-    assert not any("runtime" in name for evaluation in found["history"] for name in evaluation)

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import tiny_task
 import torch
-from code_runs import run_writer
-from sklearn.metrics import accuracy_score
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 import tasks
@@ -36,19 +34,6 @@ def flags(folder: Path, name: str, *others: str) -> list[str]:
     ]
 
 
-def test_predictions_are_of_the_weights_that_are_kept(tmp_path: Path) -> None:
-    """The last epoch of a run that keeps an earlier one predicts something else."""
-    # The highest loss counts as the best: the first epoch's.
-    stopping = ("--early_stopping_patience", "2", "--metric_for_best_model", "loss")
-    argv = flags(tmp_path, "stsb", *stopping, "--greater_is_better", "--num_train_epochs", "9")
-    results = glue.main([*argv, "--learning_rate", "0.002"])
-    assert results["weights_of_epoch"] < results["epochs"]
-    found = read(tmp_path / "out")
-    loss = ((found.predictions - found.labels) ** 2).mean()
-    assert results["eval_loss"] == pytest.approx(loss, rel=1e-5)
-    assert results["history"][-1]["eval_loss"] != pytest.approx(loss, rel=1e-3)
-
-
 @pytest.mark.parametrize("name", ["mnli", "stsb"])
 def test_every_split_and_scores_are_written(tmp_path: Path, name: str) -> None:
     task = tasks.get(name, "glue")
@@ -58,32 +43,19 @@ def test_every_split_and_scores_are_written(tmp_path: Path, name: str) -> None:
         for metric, value in scores(task.metrics, found.predictions, found.labels).items():
             assert results[f"eval_{metric}{split.key_suffix}"] == pytest.approx(value, abs=1e-6)
     assert results["peak_memory_bytes"] > 1e8
-    tests = examples.compare(tmp_path / "out", tmp_path / "out")
-    assert {test.p for test in tests} == {1.0}
-    if name == "mnli":
-        assert [t.metric for t in tests] == ["accuracy", "accuracy_mm"]
-    else:
-        assert [t.metric for t in tests] == ["pearson", "spearmanr"]
-
-
-def test_classes_have_their_names_beside_their_numbers(tmp_path: Path) -> None:
-    argv = flags(tmp_path, "mrpc", "--do_predict", "--max_train_steps", "1")
-    glue.main(argv)
-    names = tasks.get("mrpc", "glue").label_names
+    if not task.label_names:
+        return
     lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction\tlabel\tprediction_name\tlabel_name"
     for line in lines[1:]:
-        _, prediction, label, *said = line.split("\t")
-        assert said == [names[int(prediction)], names[int(label)]]
+        _, prediction, label, *names = line.split("\t")
+        assert names == [task.label_names[int(prediction)], task.label_names[int(label)]]
 
 
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_length_without_room_for_text_is_refused(tmp_path: Path, length: int) -> None:
-    argv = flags(tmp_path, "mrpc", "--max_length", str(length))
-    said = rf"^max_length is {length}; allowed: 4 or more: this tokenizer puts 3 own tokens"
-    with pytest.raises(Refused, match=said):
-        glue.main(argv)
-    glue.main(flags(tmp_path, "mrpc", "--max_length", "4", "--max_train_steps", "1"))
+def test_a_length_without_room_for_text_is_refused(tmp_path: Path) -> None:
+    message = r"^max_length is 3; allowed: 4 or more: this tokenizer puts 3 own tokens"
+    with pytest.raises(Refused, match=message):
+        glue.main(flags(tmp_path, "mrpc", "--max_length", "3"))
 
 
 def test_row_by_row_whatever_was_read_first(tmp_path: Path) -> None:
@@ -104,11 +76,3 @@ def test_row_by_row_whatever_was_read_first(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "STS-B.tsv").read_text().splitlines()[1:]
     handed_in = [float(line.split("\t")[1]) for line in lines]
     assert handed_in == pytest.approx([min(max(score, 0), 5) for score in expected], abs=1e-3)
-
-
-@pytest.mark.parametrize(("text", "unknown"), [("a", 1.0), ("true", 0.0)])
-def test_generated_labels_are_written_too(tmp_path: Path, text: str, unknown: float) -> None:
-    results = run_writer(tmp_path, "t5", text)
-    found = read(tmp_path / "out")
-    assert results["eval_unknown"] == unknown
-    assert results["eval_accuracy"] == accuracy_score(found.labels, found.predictions)

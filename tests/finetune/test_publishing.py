@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import cards
-import image_runs
 import pytest
 import tiny_code
 import tiny_task
@@ -18,10 +16,7 @@ import torch
 from glue_runs import flags, written
 from hub_server import pushed
 from huggingface_hub import ModelCard
-from PIL import Image
-from transformers import AutoImageProcessor, SwinConfig, ViTImageProcessorPil
 
-import hf_graphattn as ga
 import tasks
 from finetune.engine import launch, publishing
 from finetune.errors import Refused
@@ -67,51 +62,6 @@ def test_plain_attention_is_pushed_with_a_card_of_its_own(tmp_path: Path) -> Non
     assert code.endswith('AutoModelForSequenceClassification.from_pretrained("user/plain")')
 
 
-@pytest.mark.full
-def test_an_adapter_is_pushed_with_a_card_that_loads_it(tmp_path: Path) -> None:
-    argv = flags(tmp_path, "cola", "--variant", "gfsa", "--peft", "lora", "--push_to_hub")
-    argv += ["--hub_example"]
-    files = pushed("glue", [*argv, "--hub_model_id", "user/lora"], "user/lora", tmp_path / "home")
-    card = files["README.md"].decode()
-    assert 'ga.load_peft(base, "user/lora")' in card
-    assert "library_name: peft" in card
-    assert "More Information Needed" not in card
-    assert_a_row_is_shown(card)
-
-
-@pytest.mark.full
-def test_a_patched_swin_is_pushed_as_a_classifier_of_images(tmp_path: Path) -> None:
-    """What is in the repository is the model that was trained, with what makes its inputs."""
-    swin = {"depths": [1, 1], "num_heads": [2, 2], "embed_dim": 8, "window_size": 2}
-    config = SwinConfig(image_size=16, patch_size=2, num_channels=3, **swin)
-    config.save_pretrained(tmp_path / "swin")
-    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "swin")
-    argv = image_runs.replaced(
-        image_runs.flags(tmp_path, "--config_name", str(tmp_path / "swin"), "--variant", "gfsa"),
-        model_type=None,
-        config_overrides=None,
-    )
-    argv += ["--push_to_hub", "--hub_model_id", "user/swin", "--hub_example"]
-    files = pushed("image_classification", argv, "user/swin", tmp_path / "home")
-    card = files["README.md"].decode()
-    assert Image.open(io.BytesIO(files["example.png"])).size == (8, 8)
-    assert 'hf_hub_download("user/swin", "example.png")' in card
-    assert "pipeline_tag: image-classification" in card
-    assert "type: image-classification" in card
-    assert "type: top5_accuracy" in card
-    for name, content in files.items():
-        (tmp_path / "pulled").mkdir(exist_ok=True)
-        (tmp_path / "pulled" / name).write_bytes(content)
-    found = AutoImageProcessor.from_pretrained(tmp_path / "pulled")
-    image = Image.fromarray(image_runs.pixels(1))
-    inputs = found(image, return_tensors="pt")
-    pulled, own = (ga.from_pretrained(tmp_path / name).eval() for name in ("pulled", "out"))
-    assert type(pulled).__name__ == "SwinForImageClassification"
-    assert ga.is_patched(pulled)
-    with torch.no_grad():
-        assert torch.equal(pulled(**inputs).logits, own(**inputs).logits)
-
-
 def test_a_pushed_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
     """`pushed` looks for that of its folder in all files; here in a language model's, tracked."""
     text = tmp_path / "secret" / "text.txt"
@@ -136,7 +86,7 @@ def test_a_pushed_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_pushed_adapter_has_no_path_of_its_base(tmp_path: Path) -> None:
-    """Without filters its card is PEFT's own."""
+    """Without filters its card is PEFT's own, and with filters one that loads them."""
     tiny_code.save_data(tmp_path / "data")
     argv = [
         *("--model_name_or_path", str(tiny_code.save_t5(tmp_path / "t5")), "--max_length", "32"),
@@ -147,6 +97,11 @@ def test_a_pushed_adapter_has_no_path_of_its_base(tmp_path: Path) -> None:
     files = pushed("code_classification", argv, "user/code", tmp_path / "home")
     assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == ".../t5"
     assert b"base_model: .../t5" in files["README.md"]
+    argv += ["--variant", "gfsa", "--overwrite_output_dir"]
+    files = pushed("code_classification", argv, "user/code", tmp_path / "home")
+    card = files["README.md"].decode()
+    assert 'ga.load_peft(base, "user/code")' in card
+    assert "library_name: peft" in card
 
 
 def test_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
@@ -158,35 +113,19 @@ def test_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
     assert pushed_sizes == {".../x.csv": 1, ".../x.csv (2)": 2, "hf/repo": 3}
 
 
-def test_evaluations_are_the_numbers_of_the_run(tmp_path: Path) -> None:
-    settings = SCHEMA.parse(flags(tmp_path, "mrpc"))
-    results = {"eval_f1": 0.5, "eval_accuracy": 0.25, "train_loss": 1.0, "best": {"value": 2.0}}
-    results |= {"eval_runtime": 3.0, "greater_is_better": {"eval_f1": True, "eval_accuracy": True}}
-    found = list(publishing.evaluations(tasks.get("mrpc"), settings, results))
-    assert [(each.metric_type, each.metric_value) for each in found] == [
-        ("f1", 0.5),
-        ("accuracy", 0.25),
-    ]
-
-
-def test_each_split_has_its_own_evaluations(tmp_path: Path) -> None:
-    """MNLI's second validation set is not taken for the first."""
+def test_evaluations_are_the_numbers_of_the_run_and_of_its_splits(tmp_path: Path) -> None:
+    """A local folder of data is not named."""
     settings = SCHEMA.parse(flags(tmp_path, "mnli"))
-    results = {"eval_accuracy": 0.5, "eval_accuracy_mm": 0.25}
-    results["greater_is_better"] = dict.fromkeys(results, True)
+    results = {"eval_accuracy": 0.5, "eval_accuracy_mm": 0.25, "train_loss": 1.0}
+    results["greater_is_better"] = dict.fromkeys(("eval_accuracy", "eval_accuracy_mm"), True)
     found = list(publishing.evaluations(tasks.get("mnli"), settings, results))
     assert [(each.metric_type, each.dataset_split, each.metric_value) for each in found] == [
         ("accuracy", "validation_matched", 0.5),
         ("accuracy", "validation_mismatched", 0.25),
     ]
-
-
-def test_a_local_folder_of_data_is_not_named(tmp_path: Path) -> None:
-    settings = SCHEMA.parse(flags(tmp_path, "mrpc"))
     settings.data.dataset_name = str(tmp_path)
-    results = {"eval_f1": 0.5, "greater_is_better": {"eval_f1": True}}
-    (found,) = publishing.evaluations(tasks.get("mrpc"), settings, results)
-    assert found.dataset_type == "mrpc"
+    found = list(publishing.evaluations(tasks.get("mnli"), settings, results))
+    assert {each.dataset_type for each in found} == {"mnli"}
 
 
 def stand_in(folder: Path, model: Any = None, *, is_main: bool = True, **flags_: Any) -> Any:
@@ -202,8 +141,7 @@ def stand_in(folder: Path, model: Any = None, *, is_main: bool = True, **flags_:
     )
 
 
-@pytest.mark.parametrize("shows_row", [True, False])
-@pytest.mark.parametrize("is_main", [True, False])
+@pytest.mark.parametrize(("is_main", "shows_row"), [(True, False), (False, True)])
 def test_of_processes_that_share_a_model_one_asks_the_hub(
     tmp_path: Path, hub: type[Hub], is_main: bool, shows_row: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,17 +149,18 @@ def test_of_processes_that_share_a_model_one_asks_the_hub(
     calls: list[Any] = []
     arguments = ("--variant", "gfsa", *(["--hub_example"] * shows_row))
     trainer = stand_in(tmp_path, is_main=is_main, arguments=arguments)
-    monkeypatch.setattr(publishing, "_on_the_hub", lambda _: calls.append("hub") or ("u/o", "mit"))
+    facts = {"repo_id": "u/o"}
+    monkeypatch.setattr(publishing, "_facts", lambda *_: calls.append("hub") or facts)
     monkeypatch.setattr(publishing, "upload", lambda *_: calls.append("upload"))
     monkeypatch.setattr(publishing, "save_example", lambda *_: None)
     card = SimpleNamespace(save=lambda path: None)
-    monkeypatch.setattr(publishing, "_card", lambda *of: calls.append((of[1], of[-1])) or card)
+    monkeypatch.setattr(publishing.ga, "model_card", lambda *_, **x: calls.append(x) or card)
     monkeypatch.setattr(publishing, "is_spread", lambda model: True)
-    monkeypatch.setattr(publishing, "broadcast_object_list", lambda found: [("u/o", "mit")])
+    monkeypatch.setattr(publishing, "broadcast_object_list", lambda _: [facts])
     monkeypatch.setattr(publishing.ga, "is_patched", lambda model: True)
     processor = SimpleNamespace(decode=lambda ids: f"{ids.tolist()}")
     publishing.push(trainer, processor, {})
-    made = (("u/o", "mit"), "[1, 2]" if shows_row else None)
+    made = facts | {"tokenizer": processor, "example": "[1, 2]" if shows_row else None}
     assert calls == (["hub", made, "upload"] if is_main else [made])
 
 
@@ -262,30 +201,8 @@ def test_what_cannot_be_pushed_is_refused_before_training(
         SCHEMA.parse(flags(tmp_path, "cola", "--push_to_hub", "--do_eval_only"))
 
 
-@pytest.mark.parametrize("name", [None, "a/b/c"])
-def test_without_a_token_or_a_name_nothing_is_trained(
-    tmp_path: Path, name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hub's own client says so, before it asks the hub."""
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
-    arguments = [] if name is None else ["--hub_model_id", name]
-    with pytest.raises(Refused, match="cannot be pushed to"):
-        publishing.repository(stand_in(tmp_path, arguments=arguments).settings)
-
-
 def test_a_push_that_fails_says_that_the_folder_is_whole(tmp_path: Path, hub: type[Hub]) -> None:
     with pytest.raises(
         Refused, match=r"is whole, but could not be pushed \(`python .*upload\(.*'user/out'"
     ):
         publishing.upload(tmp_path, "user/out")
-
-
-def test_the_example_of_an_earlier_push_is_not_pushed_again(
-    tmp_path: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub, "create_commit", lambda *_, **__: "address")
-    monkeypatch.setattr(publishing, "_card", lambda *_: None)
-    (tmp_path / "example.png").touch()
-    trainer = stand_in(tmp_path, torch.nn.Linear(1, 1))
-    assert publishing.push(trainer, None, {}) == "address"
-    assert not (tmp_path / "example.png").exists()

@@ -28,7 +28,7 @@ def run(folder: Path, *flags: str, texts: tuple[str, ...] = tiny_speech.TEXTS) -
     """The results of one epoch on a folder of recordings, of which the last third is measured."""
     if not (folder / "sounds").exists():
         tiny_speech.save_folder(folder / "sounds", texts)
-    given = {
+    values = {
         "dataset_name": folder / "sounds",
         "validation_split_percentage": 34,
         "output_dir": folder / "out",
@@ -37,8 +37,8 @@ def run(folder: Path, *flags: str, texts: tuple[str, ...] = tiny_speech.TEXTS) -
         "num_train_epochs": 1,
         "learning_rate": 0.01,
     }
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    return speech_recognition.main([*words, *flags])
+    argv = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+    return speech_recognition.main([*argv, *flags])
 
 
 def untrained(folder: Path, **settings: Any) -> tuple[str, str]:
@@ -224,7 +224,7 @@ def test_a_patched_model_is_pushed_as_one_that_hears(tmp_path: Path) -> None:
     assert [hears(sound)["text"] for sound in sounds] == [line.split("\t")[1] for line in lines]
 
 
-@pytest.mark.parametrize("kind", ["hubert", "data2vec-audio", "unispeech", "wav2vec2-conformer"])
+@pytest.mark.parametrize("kind", ["hubert", "wav2vec2-conformer"])
 def test_other_encoders_with_a_head_for_ctc(tmp_path: Path, kind: str) -> None:
     own = {**tiny_speech.config().to_diff_dict(), "model_type": kind}
     CONFIG_MAPPING[kind](**own).save_pretrained(tmp_path / "config")

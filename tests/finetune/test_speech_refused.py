@@ -39,13 +39,13 @@ def on_folder(folder: Path, *flags: str, start: bool = True) -> None:
     run(folder, *where, *flags, start=start)
 
 
-def refused(words: tuple[str, ...], call: Callable[[], Any]) -> None:
+def refused(expected: tuple[str, ...], call: Callable[[], Any]) -> None:
     with pytest.raises(Refused) as error:
         call()
     message = str(error.value)
     assert "\n" not in message
-    for word in words:
-        assert word in message, message
+    for text in expected:
+        assert text in message, message
 
 
 def written(path: str, content: bytes | str) -> Callable[[Path], None]:
@@ -83,14 +83,13 @@ BAD_ROWS = {
         written("1.wav", "what is this"),
         ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening: Format"),
     ),
-    "empty file": (written("1.wav", b""), ("1.wav of row 2 of", "unreadable")),
     "cut off": (
         lambda folder: (folder / "1.wav").write_bytes((folder / "1.wav").read_bytes()[:-40]),
         ("1.wav of row 2 of", "unreadable", "ValueError: it is cut off: "),
     ),
     "two tables": (
         written("metadata.jsonl", "{}"),
-        ("one table; it has metadata.csv, metadata.j",),
+        ("one table; it has metadata.csv, metadata.jsonl",),
     ),
     "no samples": (written("5.wav", wav(np.zeros(0))), ("5.wav of row 6 of", "no samples")),
     "nan": (written("1.wav", wav(NOT_FINITE)), ("1.wav of row 2 of", "NaN or infinite")),
@@ -130,13 +129,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no such text": (("--text_column_name", "said"), ("text_column_name", "file_name, text")),
     "text as audio": (("--audio_column_name", "text"), ("a cat of row 1", "No such file")),
     "all ignored": (("--chars_to_ignore", *"acdeghost"), ("row 1 of", "'a cat'", "not ignored")),
-    "durations": (("--min_duration_in_seconds", "9"), ("(9.0, None)", "0.15 to 0.24", "Change")),
     "no share": (("--validation_split_percentage", "1"), ("leaves rows on both sides of 6",)),
-    "dropout": (("--hidden_dropout", "1.5"), ("hidden_dropout is 1.5", "0 to 1")),
-    "masked": (
-        ("--mask_time_prob", "0.1", "--mask_time_length", "18"),
-        ("row 1 of", "17 frames", "18 frames or more, for mask_time_length 18"),
-    ),
 }
 
 
@@ -145,23 +138,6 @@ def test_bad_flags(tmp_path: Path, name: str) -> None:
     flags, words = FLAGS[name]
     tiny_speech.save_folder(tmp_path / "sounds")
     refused(words, lambda: on_folder(tmp_path, *flags))
-
-
-STARTS = {
-    "no head": (("--model_type", "bert"), ("ctc_loss_reduction", "bert", "no such setting")),
-    "no setting": (
-        ("--model_type", "parakeet_ctc", "--layerdrop", "0.1"),
-        ("layerdrop", "parakeet_ctc", "no such setting"),
-    ),
-    "no start": ((), ("exactly one of them",)),
-}
-
-
-@pytest.mark.parametrize("name", STARTS)
-def test_bad_starts(tmp_path: Path, name: str) -> None:
-    flags, words = STARTS[name]
-    tiny_speech.save_folder(tmp_path / "sounds")
-    refused(words, lambda: on_folder(tmp_path, *flags, start=False))
 
 
 def test_characters_that_a_checkpoint_lacks(
@@ -224,9 +200,9 @@ def test_recordings_in_a_table_are_those_in_files(tmp_path: Path, kind: str) -> 
     rows = Dataset.from_dict({"audio": cells, "sentence": list(tiny_speech.TEXTS)})
     path = tmp_path / "train.parquet"
     rows.to_parquet(path)
-    given = {"validation_split_percentage": 34}
-    _, ours = speech.load(SpeechDataArguments(train_file=str(path), **given), False)
-    _, theirs = speech.load(SpeechDataArguments(dataset_name=str(folder), **given), False)
+    share = {"validation_split_percentage": 34}
+    _, ours = speech.load(SpeechDataArguments(train_file=str(path), **share), False)
+    _, theirs = speech.load(SpeechDataArguments(dataset_name=str(folder), **share), False)
     for name, split in ours.items():
         assert split["content"][:] == theirs[name]["content"][:]
         assert split["text"][:] == theirs[name]["text"][:]

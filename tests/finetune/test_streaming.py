@@ -7,7 +7,7 @@ import json
 import pickle
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,9 +23,8 @@ from PIL import Image as Pillow
 
 import tasks
 from finetune import image_classification
+from finetune.data import images as data
 from finetune.data import sources, streaming
-from finetune.data.images import Images
-from finetune.engine.checkpoints import CheckpointError
 from finetune.errors import Refused
 
 CARD = """---
@@ -38,6 +37,7 @@ configs:
 """
 LABELLED = Features(image=Image(), label=ClassLabel(names=list(CLASSES)))
 COUNTS = (7, 1, 10)  # rows of the training files, in row groups of 3
+NAMES = {"image": "image", "label": "labels"}
 
 
 def save_parquet(folder: Path, features: Features = LABELLED) -> Path:
@@ -78,23 +78,22 @@ def files_of(folder: Path) -> list[str]:
 def test_every_row_is_that_of_the_files(tmp_path: Path) -> None:
     rows = streaming.opened(files_of(save_parquet(tmp_path)))
     assert rows.sizes == [3, 3, 1, 1, 3, 3, 3, 1]
-    found = rows.named({"image": "image", "label": "labels"}, window=6)
+    found = rows.first(None, NAMES, 6)
     read = [pickle.loads(pickle.dumps(found))[row] for row in range(len(found))]
     assert [row["labels"] for row in read] == [n % len(CLASSES) for n in range(sum(COUNTS))]
     known = made(range(sum(COUNTS))).cast_column("image", Image(decode=False))["image"]
     assert [row["image"]["bytes"] for row in read] == [row["bytes"] for row in known]
-    assert rows.place(0) == f"row 1 of {files_of(tmp_path)[0]}"
-    assert rows.place(17) == f"row 10 of {files_of(tmp_path)[2]}"
+    assert rows.row_name(0) == f"row 1 of {files_of(tmp_path)[0]}"
+    assert rows.row_name(17) == f"row 10 of {files_of(tmp_path)[2]}"
     assert rows.sample()["label"] == [0]
 
 
 def test_the_first_rows_are_a_prefix_with_a_digest_of_its_own(tmp_path: Path) -> None:
     whole = streaming.opened(files_of(save_parquet(tmp_path)))
-    first = whole.first(9)
+    first = whole.first(9, NAMES, 4)
     assert first.sizes == [3, 3, 1, 1, 1]
-    labels = first.named({"label": "labels"}, 4)
-    assert [labels[row]["labels"] for row in range(9)] == [n % len(CLASSES) for n in range(9)]
-    assert whole.first(99).sizes == whole.sizes
+    assert [first[row]["labels"] for row in range(9)] == [n % len(CLASSES) for n in range(9)]
+    assert whole.first(99, NAMES, 4).sizes == whole.sizes
     assert whole.digest == streaming.opened(files_of(tmp_path)).digest != first.digest
     made(range(50, 57)).to_parquet(tmp_path / "data" / "train-0.parquet", batch_size=3)
     assert streaming.opened(files_of(tmp_path)).digest != whole.digest
@@ -121,29 +120,10 @@ def test_a_digest_tells_rows_of_equal_size_and_equal_statistics_apart(tmp_path: 
         }.items()
     )
     assert len({Path(path).stat().st_size for path in (first, other, drawn)}) == 1
-    names = {"image": "image", "label": "labels"}
-    digests = [streaming.opened([path]).named(names, 6).digest for path in (first, other, drawn)]
+    digests = [streaming.opened([path]).digest for path in (first, other, drawn)]
     assert len(set(digests)) == 3
     moved = shutil.copy(first, tmp_path / "moved.parquet")
-    assert streaming.opened([str(moved)]).named(names, 6).digest == digests[0]
-
-
-def test_other_rows_of_equal_size_are_no_resumption(tmp_path: Path) -> None:
-    """One image for all rows, and the other labels: each file is as long as it was."""
-    save_parquet(tmp_path)
-    plain = Pillow.fromarray(pixels(0))
-    for flip in (0, 1):
-        for path, count in zip(files_of(tmp_path), COUNTS, strict=True):
-            classes = [(number + flip) % 2 for number in range(count)]
-            rows = {"image": [plain] * count, "label": classes}
-            Dataset.from_dict(rows, features=LABELLED).to_parquet(path, batch_size=2)
-        argv = flags(tmp_path, tmp_path / "out", "--checkpointing_steps", "2")
-        if not flip:
-            image_classification.main([*argv, "--max_train_steps", "3"])
-            continue
-        argv += ["--max_train_steps", "3", "--resume_from_checkpoint", "last"]
-        with pytest.raises(CheckpointError, match=r"training data: '18 rows, .* -> '18 rows, "):
-            image_classification.main(argv)
+    assert streaming.opened([str(moved)]).digest == digests[0]
 
 
 def test_an_epoch_reads_each_row_once_from_windows_of_row_groups() -> None:
@@ -164,7 +144,7 @@ def test_no_more_rows_are_held_than_a_window_and_a_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And each row group is read once in an epoch."""
-    rows = streaming.opened(files_of(save_parquet(tmp_path))).named({"label": "labels"}, window=5)
+    rows = streaming.opened(files_of(save_parquet(tmp_path))).first(None, NAMES, 5)
     read = []
     table = streaming.Streamed._table
 
@@ -187,20 +167,6 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert data["train"]["rows"] == 18
     assert set(data["train"]["files"]) == set(files_of(tmp_path / "hub"))
     assert data["validation"]["rows"] == 12
-
-
-def test_own_files_and_a_folder_without_a_card_stream_too(tmp_path: Path) -> None:
-    folder = save_parquet(tmp_path / "hub")
-    with_card = image_classification.main(flags(folder, tmp_path / "a"))
-    (folder / "README.md").unlink()
-    bare = image_classification.main(
-        replaced(flags(folder, tmp_path / "b"), dataset_name=str(folder / "data"))
-    )
-    assert bare["eval_loss"] == with_card["eval_loss"]
-    own = replaced(flags(folder, tmp_path / "c"), dataset_name=None)
-    validation = str(folder / "data" / "validation-0.parquet")
-    own += ["--train_file", files_of(folder)[2], "--validation_file", validation]
-    assert image_classification.main(own)["data"]["train"]["rows"] == 10
 
 
 @pytest.mark.full
@@ -246,89 +212,6 @@ def digest_by_blobs(folder: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def bad_row(folder: Path, row: dict[str, object], features: Features = LABELLED) -> None:
-    """A training file whose second row cannot be used."""
-    good = {"image": Pillow.fromarray(pixels(0)), "label": 0}
-    encoded = Features({**features, "image": Image(decode=False)})
-    rows = Dataset.from_list([good, good], features=features).cast(encoded)
-    rows = Dataset.from_list([rows[0], {**rows[0], **row}], features=encoded)
-    rows.cast(features).to_parquet(folder / "data" / "train-1.parquet")
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (
-            {"image": {"bytes": b"hello", "path": None}},
-            "In row 2 of /hub/data/train-1.parquet, the image is unreadable; allowed: an image "
-            "that Pillow can read.",
-        ),
-        ({"image": None}, "In row 2 of /hub/data/train-1.parquet, the image is unreadable;"),
-        ({"label": None}, "In row 2 of /hub/data/train-1.parquet, the label is None; allowed: 0 "),
-    ],
-)
-def test_a_row_that_cannot_be_used_is_named_when_it_is_read(
-    tmp_path: Path, row: dict[str, object], said: str
-) -> None:
-    folder = save_parquet(tmp_path / "hub")
-    bad_row(folder, row)
-    with pytest.raises(Refused) as caught:
-        image_classification.main(flags(folder, tmp_path / "out"))
-    assert str(caught.value).replace(str(tmp_path), "").startswith(said)
-
-
-def test_words_are_labels_where_a_card_names_the_classes(tmp_path: Path) -> None:
-    """And a label column that a file lacks is refused as a missing label."""
-    words = Features(image=Image(), label=Value("string"))
-    path = tmp_path / "words.parquet"
-    rows = made(range(3)).remove_columns("label").add_column("label", ["dog", "cat", "dog"])
-    rows.cast(words).to_parquet(path)
-    found = streaming.opened([str(path)], LABELLED).named({"label": "labels"}, 6)
-    feature = LABELLED["label"]
-    assert [found[i]["labels"] for i in range(3)] == feature.str2int(["dog", "cat", "dog"])
-    rows.remove_columns("label").to_parquet(path)
-    bare = streaming.opened([str(path)], LABELLED).named({"image": "image", "label": "labels"}, 6)
-    images = Images(bare, "RGB", range(3))
-    with pytest.raises(Refused, match=r"^In row 2 of .*words\.parquet, the label is None; allowed"):
-        images[1]
-    rows.map(lambda row: {"label": "horse"}).to_parquet(path)
-    other = streaming.opened([str(path)], LABELLED).named({"label": "labels"}, 6)
-    with pytest.raises(Refused, match=r"words\.parquet is unreadable.*horse"):
-        other[0]
-
-
-@pytest.mark.parametrize("is_streamed", [False, True])
-@pytest.mark.parametrize("names", [CLASSES[::-1], (*CLASSES, "horse")])
-def test_files_that_name_the_classes_differently_are_refused(
-    tmp_path: Path, is_streamed: bool, names: tuple[str, ...]
-) -> None:
-    folder = save_parquet(tmp_path / "hub")
-    other = Features(image=Image(), label=ClassLabel(names=list(names)))
-    made(range(8), other).to_parquet(folder / "data" / "train-2.parquet")
-    argv = flags(folder, tmp_path / "out")
-    if not is_streamed:
-        argv = [word for word in replaced(argv, shuffle_buffer_size=None) if word != "--streaming"]
-    said = rf"column label in .*train-2\.parquet is {', '.join(names)}; allowed: that of .*train-0"
-    with pytest.raises(Refused, match=said):
-        image_classification.main(argv)
-    (folder / "README.md").unlink()
-    with pytest.raises(Refused, match=said):
-        image_classification.main(replaced(argv, dataset_name=str(folder / "data")))
-
-
-def test_a_validation_split_may_order_the_classes_otherwise(tmp_path: Path) -> None:
-    """Its labels are the training rows' by name: the same loss."""
-    folder = save_parquet(tmp_path / "hub")
-    (folder / "README.md").unlink()
-    argv = replaced(flags(folder, tmp_path / "a"), dataset_name=str(folder / "data"))
-    first = image_classification.main(argv)
-    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
-    made(range(100, 112), turned).to_parquet(folder / "data" / "validation-0.parquet")
-    again = image_classification.main(replaced(argv, output_dir=str(tmp_path / "b")))
-    assert again["eval_loss"] == first["eval_loss"]
-    assert again["eval_accuracy"] == first["eval_accuracy"]
-
-
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_hubs_files_that_name_the_classes_differently_are_refused(
     tmp_path: Path, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
@@ -349,6 +232,95 @@ def test_a_hubs_files_that_name_the_classes_differently_are_refused(
         sources.read_source("user/animals", tasks.get("imagenet-100"), take)
 
 
+def load(argv: list[str], *, predict: bool = False) -> tuple[tasks.Task, data.Rows]:
+    return data.load(image_classification.SCHEMA.parse(argv).data, predict)
+
+
+def without_card(folder: Path) -> list[str]:
+    """Flags of such a folder once its card is gone."""
+    (folder / "README.md").unlink(missing_ok=True)
+    return replaced(flags(folder, folder / "out"), dataset_name=str(folder / "data"))
+
+
+def test_own_files_and_a_folder_without_a_card_stream_too(tmp_path: Path) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    _, with_card = load(flags(folder, tmp_path / "out"))
+    _, bare = load(without_card(folder))
+    assert bare["train"].digest == with_card["train"].digest
+    own = replaced(flags(folder, tmp_path / "out"), dataset_name=None)
+    validation = str(folder / "data" / "validation-0.parquet")
+    own += ["--train_file", files_of(folder)[2], "--validation_file", validation]
+    assert len(load(own)[1]["train"]) == 10
+
+
+def test_a_row_that_cannot_be_used_is_named_when_it_is_read(tmp_path: Path) -> None:
+    """Words are the classes that a card names; a column that a file lacks has no labels."""
+    path = tmp_path / "rows.parquet"
+    rows = made(range(3)).cast_column("image", Image(decode=False)).to_list()
+    rows[1]["image"]["bytes"] = b"hello"
+    inputs = data.Inputs(None, "RGB", (8, 8), range(len(CLASSES)))
+
+    def read(columns: dict[str, list]) -> data.Images:
+        stored = pa.array([row["image"] for row in rows])
+        pq.write_table(pa.table({"image": stored, **columns}), path)
+        streamed = streaming.opened([str(path)], LABELLED).first(None, NAMES, 6)
+        return data.Images("train", streamed, inputs)
+
+    split = read({"label": ["dog", "cat", None]})
+    assert split[0]["labels"] == CLASSES.index("dog")
+    for row, message in (
+        (1, "the image is unreadable; allowed: an"),
+        (2, "the label is None; all"),
+    ):
+        with pytest.raises(Refused, match=rf"^In row {row + 1} of {path}, {message}"):
+            split[row]
+    with pytest.raises(Refused, match=rf"^In row 1 of {path}, the label is None; allowed"):
+        read({})[0]
+    with pytest.raises(Refused, match=r"rows\.parquet is unreadable.*horse"):
+        read({"label": ["horse"] * 3})[0]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("names", [CLASSES[::-1], (*CLASSES, "horse")])
+def test_files_that_name_the_classes_differently_are_refused(
+    tmp_path: Path, is_streamed: bool, names: tuple[str, ...]
+) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    other = Features(image=Image(), label=ClassLabel(names=list(names)))
+    made(range(8), other).to_parquet(folder / "data" / "train-2.parquet")
+    message = (
+        rf"column label in .*train-2\.parquet is {', '.join(names)}; allowed: that of .*train-0"
+    )
+    for make in (lambda: flags(folder, tmp_path / "out"), lambda: without_card(folder)):
+        argv = make()
+        if not is_streamed:
+            argv.remove("--streaming")
+            argv = replaced(argv, shuffle_buffer_size=None)
+        with pytest.raises(Refused, match=message):
+            load(argv)
+
+
+def test_a_validation_split_may_order_the_classes_otherwise(tmp_path: Path) -> None:
+    """Its labels are the training rows' by name."""
+    folder = save_parquet(tmp_path / "hub")
+    argv = without_card(folder)
+    _, rows = load(argv)
+    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
+    made(range(100, 112), turned).to_parquet(folder / "data" / "validation-0.parquet")
+    assert load(argv)[1]["validation"]["labels"][:] == rows["validation"]["labels"][:]
+
+
+def test_the_test_split_is_not_read_without_predictions(tmp_path: Path) -> None:
+    folder = save_parquet(tmp_path / "hub")
+    entry = "  - {split: test, path: data/t.parquet}\n---\n"
+    (folder / "README.md").write_text(CARD.removesuffix("---\n") + entry)
+    (folder / "data" / "t.parquet").write_bytes(b"no parquet")
+    argv = flags(folder, tmp_path / "out")
+    assert set(load(argv)[1]) == {"train", "validation"}
+    with pytest.raises(Refused, match=r"t\.parquet"):
+        load(argv, predict=True)
+
+
 def no_names(folder: Path) -> None:
     shutil.rmtree(folder)
     save_parquet(folder, Features(image=Image(), label=Value("int64")))
@@ -360,81 +332,22 @@ def cut_off(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "others", "said"),
+    ("change", "message"),
     [
-        (
-            no_names,
-            (),
-            "streaming, with the column label is of type Value('int64'); allowed: with datasets' "
-            "ClassLabel. Drop --streaming.",
-        ),
-        (
-            cut_off,
-            (),
-            "the data in /hub/data/train-2.parquet is unreadable; allowed: whole files",
-        ),
-        (
-            lambda folder: None,
-            ("--train_val_split", "0.1"),
-            "train_val_split is 0.1; allowed",
-        ),
-        (lambda folder: None, ("--shuffle_buffer_size", "0"), "shuffle_buffer_size is 0; allowed"),
-        (
-            lambda folder: None,
-            ("--streaming", "false"),
-            "shuffle_buffer_size is 6; allowed: with streaming only",
-        ),
+        (no_names, r"is of type Value\('int64'\); allowed: datasets' ClassLabel with streaming"),
+        (cut_off, r"train-2\.parquet is unreadable; allowed: whole files"),
     ],
 )
 def test_what_cannot_be_streamed(
-    tmp_path: Path, change: object, others: tuple[str, ...], said: str
+    tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
     folder = save_parquet(tmp_path / "hub")
-    assert callable(change)
     change(folder)
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        image_classification.main(flags(folder, tmp_path / "out", *others))
-    assert str(caught.value).replace(str(tmp_path), "").startswith(said)
-    assert "\n" not in str(caught.value)
-
-
-def test_folders_of_images_need_no_streaming(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"train_dir is .*; allowed: None with streaming\."):
-        image_classification.main(
-            replaced(flags(tmp_path, tmp_path / "out", "--train_dir", "."), dataset_name=None)
-        )
+    with pytest.raises(Refused, match=message):
+        load(flags(folder, tmp_path / "out"))
 
 
 def test_a_task_that_makes_its_data_is_not_streamed(tmp_path: Path) -> None:
     argv = replaced(flags(tmp_path, tmp_path / "out", "--task_name", "digits"), dataset_name=None)
     with pytest.raises(Refused, match=r"^streaming is True; allowed: None with task digits"):
-        image_classification.main(argv)
-
-
-def test_labels_are_numbered_as_the_checkpoint_has_them(tmp_path: Path) -> None:
-    """The same images with classes in another order: the same loss, from the same weights."""
-    turned = Features(image=Image(), label=ClassLabel(names=list(CLASSES[::-1])))
-    folders = [save_parquet(tmp_path / "hub"), save_parquet(tmp_path / "turned", turned)]
-    image_classification.main(flags(folders[0], tmp_path / "out"))
-    found = []
-    for folder in folders:
-        argv = flags(folder, tmp_path / f"again-{folder.name}", "--learning_rate", "0")
-        argv = replaced(argv, model_type=None, config_overrides=None)
-        argv += ["--model_name_or_path", str(tmp_path / "out")]
-        found.append(image_classification.main(argv))
-    for name in ("train_loss", "eval_loss", "eval_accuracy"):
-        assert found[0][name] == found[1][name]
-
-
-def test_the_test_split_is_not_read_without_predictions(tmp_path: Path) -> None:
-    folder = save_parquet(tmp_path / "hub")
-    with (folder / "README.md").open("w") as card:
-        card.write(
-            CARD.replace(
-                "validation-*}\n", "validation-*}\n  - {split: test, path: data/t.parquet}\n"
-            )
-        )
-    (folder / "data" / "t.parquet").write_bytes(b"no parquet")
-    assert image_classification.main(flags(folder, tmp_path / "out"))["eval_samples"] == 12
-    with pytest.raises(Refused, match=r"t\.parquet"):
-        image_classification.main(flags(folder, tmp_path / "other", "--do_predict"))
+        load(argv)

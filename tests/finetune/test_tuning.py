@@ -48,14 +48,6 @@ def test_lora_trains_an_adapter_that_loads_onto_the_plain_base(tmp_path: Path) -
     check_loss(loaded.merge_and_unload(), out, written(tmp_path)["eval_loss"])
 
 
-def test_lora_without_a_variant(tmp_path: Path) -> None:
-    results = glue.main(flags(tmp_path, "cola", "--peft", "lora", "--lora_r", "2"))
-    assert results["filter_scalars"] == 0
-    out = tmp_path / "out"
-    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "bert")
-    check_loss(ga.load_peft(base, out), out, results["eval_loss"])
-
-
 def test_filters_alone_leave_the_base_as_it_was(tmp_path: Path) -> None:
     results = glue.main(flags(tmp_path, "cola", *GFSA, "--peft", "filters"))
     out = tmp_path / "out"

@@ -45,13 +45,6 @@ def test_side_depends_on_the_module_name_alone() -> None:
     assert named == SIDES_BY_NAME
 
 
-@pytest.mark.full
-def test_order_is_the_same_each_time() -> None:
-    first = corpus.documents()
-    corpus.documents.cache_clear()
-    assert corpus.documents() == first
-
-
 def test_sentences_are_split_and_code_is_left_out() -> None:
     text = """Return the *first* item of it.  Raise an error when there is none.
 
@@ -63,13 +56,6 @@ def test_sentences_are_split_and_code_is_left_out() -> None:
         "Return the first item of it.",
         "Raise an error when there is none.",
     )
-
-
-def test_library_without_source_is_refused(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(corpus, "_library_root", lambda: tmp_path)
-    monkeypatch.setattr(corpus, "_topics", lambda: iter(()))
-    with pytest.raises(ValueError, match=r"allowed: a folder with readable \.py files"):
-        corpus.documents.__wrapped__()
 
 
 def test_demo_has_the_schema_of_cola_and_is_balanced() -> None:
@@ -89,15 +75,10 @@ def test_demo_has_the_schema_of_cola_and_is_balanced() -> None:
             assert sum(split["label"]) == split.num_rows // 2
 
 
-def test_demo_is_the_same_for_the_same_seed_only() -> None:
-    first, again, other = (demo.build(seed=seed) for seed in (0, 0, 1))
-    assert first["train"][:] == again["train"][:]
-    assert first["validation"][:] == again["validation"][:]
-    assert first["train"][:] != other["train"][:]
-
-
 def test_demo_acceptable_sentences_are_real_and_the_others_are_not() -> None:
-    splits = demo.build()
+    """And they are the same for the same seed only."""
+    splits, again, other = (demo.build(seed=seed) for seed in (0, 0, 1))
+    assert splits["train"][:] == again["train"][:] != other["train"][:]
     for name, side in (("train", "train"), ("validation", "validation")):
         real = set(corpus.sentences(side))
         for row in splits[name]:
@@ -118,14 +99,14 @@ def test_demo_shares_no_sentence_or_corruption_of_one_between_splits() -> None:
     assert len(held_out) == demo.VALIDATION_ROWS + demo.TEST_ROWS
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_corruption_differs_and_keeps_first_word_and_stop(seed: int) -> None:
+def test_corruption_differs_and_keeps_first_word_and_stop() -> None:
     sentence = "If the the the file is empty, return the the default."
-    corrupted = demo.corrupt(sentence, random.Random(seed))
-    assert corrupted.lower() != sentence.lower()
-    assert corrupted.startswith("If ")
-    assert corrupted.endswith(".")
-    assert not Counter(corrupted[:-1].split()) - Counter(sentence[:-1].split())
+    for seed in range(50):
+        corrupted = demo.corrupt(sentence, random.Random(seed))
+        assert corrupted.lower() != sentence.lower()
+        assert corrupted.startswith("If ")
+        assert corrupted.endswith(".")
+        assert not Counter(corrupted[:-1].split()) - Counter(sentence[:-1].split())
 
 
 def test_too_little_text_is_refused(monkeypatch) -> None:

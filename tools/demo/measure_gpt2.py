@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for protocol, stride in (("block", None), ("sliding", arguments.stride)):
             windows = Windows(text.tokens, arguments.block_size, stride)
             loader = accelerator.prepare(DataLoader(windows, arguments.batch_size, collate_fn=pad))
-            values = measure_text(model, loader, text, accelerator, f"{split}, {protocol}")
+            values = measure_text(model, loader, text, accelerator)
             measured[split][protocol] = {**values.metrics, **values.counts}
     parameters = accelerator.unwrap_model(model).num_parameters()
     report = {"measured": measured, "parameters": parameters}

@@ -79,7 +79,9 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
                 )
             own = flag(f"{each.metadata.get('help')}.", rare=each.name not in COMMON)
             made.setdefault(each.name, (each.name, kind, own))
-    return make_dataclass("VariantArguments", made.values(), namespace={"TITLE": "graph filter"})
+    return make_dataclass(
+        "VariantArguments", made.values(), namespace={"__doc__": "Settings of graph filters."}
+    )
 
 
 def summary(variant: str) -> str:

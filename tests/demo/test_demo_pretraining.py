@@ -49,16 +49,6 @@ def test_batches_hold_every_row_once_within_the_length() -> None:
     assert max(len(batch) * (max(map(len, batch)) + 2) for batch in batches) <= 512
 
 
-def test_rows_are_filled_up_at_their_ends() -> None:
-    assert pretraining.padded([[1, 2], [3]], 9).tolist() == [[1, 2], [3, 9]]
-
-
-def test_flags_win_over_what_made_the_shipped_checkpoint() -> None:
-    parsed = pretraining.parse(pretrain_bert.SHIPPED, ["--minutes", "3"])
-    assert (parsed.minutes, parsed.learning_rate) == (3.0, 3e-3)
-    assert pretraining.parse(pretrain_bert.SHIPPED, []) == pretrain_bert.SHIPPED
-
-
 def test_schedule_warms_up_and_ends_at_zero() -> None:
     arguments = Arguments(learning_rate=1.0, warmup=0.1)
     rates = [pretraining.learning_rate(progress, arguments) for progress in (0, 0.05, 0.1, 1)]

@@ -226,8 +226,8 @@ def test_refusals_of_flags() -> None:
     start = {"model_type": "gpt2", "tokenizer_name": "char"}
     cases = [
         (data, {"block_size": 1}, "block_size is 1; allowed: a number of at least 2"),
-        (data, {"eval_protocol": "sliding"}, "stride is None; allowed: 1 to block_size with"),
-        (data, {"stride": 3}, "stride is 3; allowed: .*None with block. eval_protocol is block"),
+        (data, {"eval_protocol": "sliding"}, "eval_protocol is 'sliding'; allowed: block without"),
+        (data, {"stride": 3}, "stride is 3; allowed: None with eval_protocol block"),
         (data, {"stride": 0, "eval_protocol": "sliding"}, "stride is 0; allowed: a number of at"),
         (data, {"validation_split_percentage": 100.0}, "is 100.0; allowed: above 0 and below 100"),
         (model, {}, "model_name_or_path, config_name, model_type is None; allowed: exactly one"),

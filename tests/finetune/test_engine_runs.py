@@ -145,11 +145,6 @@ def test_ties_and_nan_are_no_better() -> None:
         ("--checkpoints_total_limit 0", "checkpoints_total_limit is 0"),
         ("--early_stopping_patience 0", "early_stopping_patience is 0"),
         ("--eval_steps 0", r"eval_steps is 0; allowed: a number of at least 1\."),
-        (
-            "--eval_steps 2 --eval_strategy epoch",
-            "eval_strategy is 'epoch'; allowed: steps with eval_steps, epoch without",
-        ),
-        ("--eval_strategy steps", r"'steps'; allowed: .*\. Give --eval_steps how many updates"),
     ],
 )
 def test_refusals(tmp_path: Path, argv: str, message: str) -> None:

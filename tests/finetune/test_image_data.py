@@ -217,9 +217,9 @@ def test_rows_are_numbered_as_in_their_file_where_a_share_of_them_is_held_out(
         ({"train_val_split": "1"}, "train_val_split is 1.0; allowed: above 0 and below 1"),
         (
             {"task_name": "digits"},
-            "task_name is {'task_name': 'digits'}; allowed: none beside trai",
+            "task_name is 'digits'; allowed: none beside train_dir",
         ),
-        ({"train_dir": None}, "train_dir is None; allowed: a folder beside validation_dir"),
+        ({"train_dir": None}, "allowed: beside train_dir only"),
         (
             {"model_type": "gpt2", "config_overrides": None},
             "model_type is 'gpt2'; allowed: a type w",

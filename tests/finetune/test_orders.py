@@ -13,7 +13,7 @@ from datasets import Dataset
 from tiny_run import COLA, trainer
 from torch.utils.data import DataLoader
 
-from finetune import glue, lm
+from finetune import lm
 from finetune.data import loaders
 from finetune.data.loaders import ByLength
 from finetune.engine.trainer import Trainer
@@ -115,8 +115,6 @@ def test_lengths_are_those_of_the_rows_that_are_left() -> None:
 
 def test_grouping_is_refused_where_all_rows_have_one_length() -> None:
     base = ["--model_name_or_path", "m", "--output_dir", "o", "--group_by_length"]
-    with pytest.raises(Refused, match=r"group_by_length is True; allowed: without pad_to_max_l"):
-        glue.SCHEMA.parse([*base, "--pad_to_max_length"])
     # All blocks have one length.
     with pytest.raises(Refused, match=r"unrecognized arguments: --group_by_length\. See --help"):
         lm.SCHEMA.parse(base)

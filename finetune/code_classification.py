@@ -33,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
-            task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+            task, splits = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
         config, label_order = code.load_config(settings.model, task, tokenizer)
         batches = loaders.text_loaders(
-            task, found, tokenizer, label_order, settings.data, settings.train, accelerator
+            task, splits, tokenizer, label_order, settings.data, settings.train, accelerator
         )
         model = code.load_model(settings, config)
         objective: Objective = Labels(task, label_order)

@@ -28,11 +28,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
-            task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+            task, splits = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
         config, label_order = loading.load_config(settings.model, task, tokenizer.pad_token_id)
         batches = loaders.text_loaders(
-            task, found, tokenizer, label_order, settings.data, settings.train, accelerator
+            task, splits, tokenizer, label_order, settings.data, settings.train, accelerator
         )
         mismatched = settings.model.ignore_mismatched_sizes
         model = loading.load_model(settings, config, ignore_mismatched_sizes=mismatched)

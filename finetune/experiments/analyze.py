@@ -167,11 +167,11 @@ def gather(
         by_task[job.task][job.arm].append(job)
     results = []
     for task, by_arm in by_task.items():
-        ended = [job for own in by_arm.values() for job in own if job.name in done]
+        ended = [job for of_arm in by_arm.values() for job in of_arm if job.name in done]
         if ended:
             first = done[ended[0].name]
             name = metric_name(metric, ended[0], first)
-            arms = [_arm(own, name, done, missing) for own in by_arm.values()]
+            arms = [_arm(of_arm, name, done, missing) for of_arm in by_arm.values()]
             results.append(TaskResult(task, name, greater_is_better(name, first), arms))
     has_baseline = bool(results) and not jobs[0].setting
     return against_baseline(results) if has_baseline else results
@@ -220,9 +220,9 @@ def _passes(arm: ArmResult) -> int:
     """How often the arm's filter attends; a variant that is not registered here counts once."""
     if arm.variant not in ga.variant_configs():
         return 1
-    own = {n: v for n, v in arm.flags.items() if n in variants.settings_of(arm.variant)}
-    heads = math.lcm(*(len(v) or 1 for v in own.values() if isinstance(v, list | tuple)))
-    config = variants.config_of(arm.variant, own)
+    settings = {n: v for n, v in arm.flags.items() if n in variants.settings_of(arm.variant)}
+    heads = math.lcm(*(len(v) or 1 for v in settings.values() if isinstance(v, list | tuple)))
+    config = variants.config_of(arm.variant, settings)
     return 1 + config.build(heads).operands if config else 1
 
 

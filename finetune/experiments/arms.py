@@ -124,7 +124,7 @@ def chosen(options: Namespace, script: Script) -> list[Arm]:
     for text in options.variant_flags:
         name, _, rest = text.partition(":")
         names += [] if name in flags else [name]
-        more = script.schema.given(shlex.split(rest))
+        more = script.schema.read(shlex.split(rest))
         flags[name] = {**flags.get(name, known.get(name, {})), **more}
     arms = [_arm(name, flags[name], [*known], script) for name in names]
     plain = [arm.name for arm in arms if arm.flags["variant"] == NO_VARIANT]
@@ -236,8 +236,8 @@ def read_space(text: str, script: Script, variant: str, *, ranges: bool = False)
         raise refusal("space", text, FORM, "Name a flag, then a colon and its values.")
     if ranges and len(parts) > 1:
         raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
-    flags, own = script.schema.flags(), variants.settings_of(variant)
-    allowed = [*own, *(n for n in flags if n not in NOT_SWEPT and not variants.owners(n))]
+    common = [n for n in script.schema.flags() if n not in NOT_SWEPT and not variants.owners(n)]
+    allowed = [*variants.settings_of(variant), *common]
     for flag, values in itertools.chain(*(part.items() for part in parts)):
         if flag not in allowed:
             owners = ", ".join(variants.owners(flag))

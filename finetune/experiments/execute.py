@@ -293,11 +293,11 @@ def _waited(child: subprocess.Popen[bytes], owner: str) -> int:
 def check(jobs: Sequence[Job]) -> None:
     """Raise ``Refused`` if a folder holds a run with other settings; nothing is started then."""
     for job in jobs:
-        if found := "; ".join(job.faults()):
+        if differences := "; ".join(job.faults()):
             raise refusal(
                 f"what is in {job.folder}",
                 "a run with other settings",
-                f"a run with these settings (then -> now): {found}",
+                f"a run with these settings (then -> now): {differences}",
                 "Give those of the run, choose another output_dir, or remove that folder.",
             )
 

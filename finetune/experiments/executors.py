@@ -200,8 +200,8 @@ def _submitit(texts: Sequence[str], folder: Path) -> Any:
         if cluster not in (SLURM, LOCAL) or LIMIT not in options:
             raise ValueError(f"{LIMIT} are the minutes of a job")
         # Options of the executor itself; all others are of its jobs.
-        own = {n: options.pop(n) for n in [*options] if n.endswith(("_python", "_num_timeout"))}
-        executor = submitit.AutoExecutor(folder, cluster, **own)
+        names = [name for name in options if name.endswith(("_python", "_num_timeout"))]
+        executor = submitit.AutoExecutor(folder, cluster, **{n: options.pop(n) for n in names})
         executor.update_parameters(**options)
     except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
         allowed = f"what submitit takes where slurm is, with {LIMIT}, like {EXAMPLE}; "

@@ -41,14 +41,14 @@ def differences(results: Sequence[TaskResult]) -> Figure:
     for task, axis in zip(drawn, axes, strict=True):
         look = looks({arm.name: arm.variant for arm in task.arms})
         baseline, *arms = (look[arm.name] for arm in task.arms)
-        for y, (arm, own) in enumerate(zip(task.arms[1:], arms, strict=True)):
+        for y, (arm, style) in enumerate(zip(task.arms[1:], arms, strict=True)):
             if arm.paired:
                 values = list(arm.paired.differences.values())
-                axis.plot(values, [y] * len(values), ".", color=own.colour, alpha=0.5, ms=5)
-                how: dict[str, Any] = {"fmt": "D", "ms": 4, "lw": 1.6, "color": own.colour}
+                axis.plot(values, [y] * len(values), ".", color=style.colour, alpha=0.5, ms=5)
+                how: dict[str, Any] = {"fmt": "D", "ms": 4, "lw": 1.6, "color": style.colour}
                 axis.errorbar(arm.paired.mean, y - 0.28, xerr=_half(arm), **how)
         axis.axvline(0, color=baseline.colour, linewidth=0.8, linestyle="--")
-        axis.set_yticks(range(len(arms)), [drawing.readable(own.label) for own in arms])
+        axis.set_yticks(range(len(arms)), [drawing.readable(style.label) for style in arms])
         axis.set_ylim(len(arms) - 0.5, -0.7)
         axis.locator_params(axis="x", nbins=5)  # of more, the numbers would meet
         way = "right" if task.greater_is_better else "left"

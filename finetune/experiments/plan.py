@@ -89,9 +89,9 @@ class Experiment:
             metric = f"eval_{task.main_metric}{task.validation_splits[0].key_suffix}"
         settings = json.loads(json.dumps(run.deciding())) | {"seed": seed}  # as results have it
         title = name or run.data.own_name or OWN_DATA
-        place = {"task": title, "arm": arm.name, "seed": seed, "setting": arm.setting}
+        position = {"task": title, "arm": arm.name, "seed": seed, "setting": arm.setting}
         folder = self.options.output_dir / path
-        return Job(path, self.script.path, folder, flags, settings, **place, main_metric=metric)
+        return Job(path, self.script.path, folder, flags, settings, **position, main_metric=metric)
 
 
 def comparison(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
@@ -114,7 +114,9 @@ def sweep(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
         raise refusal("trials", options.trials, allowed, remedy)
     variant = checked_variant(options.variant)
     space = arms.read_space(options.space, script, variant, ranges=is_search)
-    for name in {flag for part in space.parts for flag in part} & set(script.schema.read(argv)):
+    for name in {flag for part in space.parts for flag in part} & set(
+        script.schema.read_argv(argv)
+    ):
         remedy = "Drop the flag, or leave it out of the space."
         raise refusal(f"--{name}", "given, and swept", "one of the two", remedy)
     has_baseline = not options.no_baseline and variant != NO_VARIANT
@@ -148,7 +150,7 @@ def common_flags(script: Script, argv: Sequence[str]) -> dict[str, Any]:
 
     Raises ``Refused`` for flags that are unknown, or cannot be common to runs.
     """
-    flags, direct = script.schema.given(argv), script.schema.read(argv)
+    flags, direct = script.schema.read(argv), script.schema.read_argv(argv)
     for name in NOT_COMMON:
         if name in flags and (name not in PER_RUN or name in direct):
             remedy = "Drop it; --help lists the flags that set what differs between runs."

@@ -104,10 +104,10 @@ class _Parser(LineParser, HfArgumentParser):
 
 @cache
 def _flags(
-    own: tuple[type, type], configs: tuple[tuple[str, type], ...]
+    of_script: tuple[type, type], configs: tuple[tuple[str, type], ...]
 ) -> dict[str, tuple[Field[Any], Any, str]]:
     variant_flags = variants.flags_of_all(dict(configs))
-    groups: tuple[Any, ...] = (*own, TrainArguments, FilterArguments, variant_flags)
+    groups: tuple[Any, ...] = (*of_script, TrainArguments, FilterArguments, variant_flags)
     hints = [get_type_hints(group) for group in groups]
     return {
         each.name: (each, kinds[each.name], _heading(group, each.name))
@@ -135,7 +135,7 @@ class Schema(Generic[Data, Model]):
 
         Raises ``Refused`` for flags that are unknown or cannot be, and files that are missing.
         """
-        return self.run(self.given(sys.argv[1:] if argv is None else argv), is_new=True)
+        return self.run(self.read(sys.argv[1:] if argv is None else argv), is_new=True)
 
     def run(self, values: Mapping[str, Any], *, is_new: bool = False) -> Run[Data, Model]:
         """The run of these flags' values, as YAML has them.
@@ -152,8 +152,8 @@ class Schema(Generic[Data, Model]):
             raise Refused(f"the following arguments are required: {', '.join(missing)}. {SEE}")
         groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments)
         made = [group(**{f.name: filled[f.name] for f in fields(group)}) for group in groups]
-        own = {name: value for name, value in values.items() if variants.owners(name)}
-        run: Run[Data, Model] = Run(*made, variants.config_of(made[-1].variant, own))
+        chosen = {name: value for name, value in values.items() if variants.owners(name)}
+        run: Run[Data, Model] = Run(*made, variants.config_of(made[-1].variant, chosen))
         if is_new:
             _check_paths(run)
         if is_new and run.data.metric:
@@ -163,12 +163,12 @@ class Schema(Generic[Data, Model]):
         check_schedule(run.train)
         return run
 
-    def given(self, argv: Sequence[str]) -> dict[str, Any]:
+    def read(self, argv: Sequence[str]) -> dict[str, Any]:
         """The values that a command line and its recipe give, by name; the command line wins.
 
         Raises ``Refused`` for unknown flags, and for values that are none of their types.
         """
-        values = self.typed(self.read(argv))
+        values = self.typed(self.read_argv(argv))
         if (path := values.pop("recipe", None)) is None:
             return values
         flags = recipes.read(path, self.flags())
@@ -180,7 +180,7 @@ class Schema(Generic[Data, Model]):
         both = {**self.typed(flags), **values}
         return {name: both[name] for name in self.flags() if name in both}
 
-    def read(self, argv: Sequence[str]) -> dict[str, Any]:
+    def read_argv(self, argv: Sequence[str]) -> dict[str, Any]:
         """The values that a command line itself gives, by name."""
         namespace, unknown = self.parser().parse_known_args(argv)
         if unknown:

@@ -54,8 +54,8 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
             task
             | {
                 "arms": [
-                    arm | {"flags": {"variant": arm["flags"]["variant"], **own}}
-                    for arm, own in zip(task["arms"], report.own_flags(results.arms), strict=True)
+                    arm | {"flags": {"variant": arm["flags"]["variant"], **flags}}
+                    for arm, flags in zip(task["arms"], report.own_flags(results.arms), strict=True)
                 ]
             }
             for task, results in zip(kept["tasks"], analyze.results_of(numbers), strict=True)

@@ -81,7 +81,7 @@ def test_the_report_alone_and_the_commands_alone(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     script, *words = shlex.split(lines[1])[1:]
-    asked = GLUE.schema.given(words)
+    asked = GLUE.schema.read(words)
     out = str(fake / "out/cola/order-4/seed-0")
     assert script == str(fake / "glue.py")
     assert asked == {

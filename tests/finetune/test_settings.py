@@ -122,7 +122,7 @@ def test_truths_dashes_and_lists() -> None:
 
 
 def test_only_what_was_given_is_data() -> None:
-    given = glue.SCHEMA.given(["--order", "4", "--seed=3", "--do_predict"])
+    given = glue.SCHEMA.read(["--order", "4", "--seed=3", "--do_predict"])
     # In the order of --help, whichever they were given in.
     assert list(given.items()) == [("do_predict", True), ("seed", 3), ("order", 4)]
     # Of a run elsewhere, or long ago, the files need not be here.

@@ -96,7 +96,7 @@ def compared(metric: Metric, a: pd.DataFrame, b: pd.DataFrame) -> Test:
         **draws,
     ).confidence_interval
     first, second = (score(predictions, labels) for predictions in pair)
-    test = {"first": first, "second": second, "difference": second - first}
+    test: Test = {"first": first, "second": second, "difference": second - first}
     test |= {"low": float(low), "high": float(high), "only_first": None, "only_second": None}
     if metric is ACCURACY:
         right_a, right_b = (predictions == labels for predictions in pair)

@@ -21,7 +21,6 @@ from typing import Any
 from uuid import uuid4
 
 import torch
-from joblib import cpu_count
 
 from finetune.errors import refusal
 from finetune.experiments import execute
@@ -90,7 +89,7 @@ def slots(processes: int | None, threads: int | None) -> list[dict[str, str]]:
     gpus = _visible_gpus()
     count = processes or max(len(gpus), 1)
     if threads is None and count > 1:
-        threads = max(cpu_count() // count, 1)
+        threads = max(torch.get_num_threads() // count, 1)
     shares = [gpus[i::count] or gpus[i % len(gpus) :][:1] for i in range(count)] if gpus else []
     visible = [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares] or [{}] * count
     return [{**each, **_threads(threads)} for each in visible]

@@ -182,7 +182,7 @@ def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
     return [
         *(task.task, arm.name, str(len(arm.values)), f"{task.title} {task.arrow}"),
         *(arm.as_text(places), *difference(paired, places)),
-        *(_number(paired and paired.p, ".3g"), _number(paired and paired.corrected_p, ".3g")),
+        *(_number(p, ".3g") for p in ((paired.p, paired.corrected_p) if paired else (None, None))),
         *(_number(scalars, ".0f"), _number(seconds, ".3g")),
         NONE if memory is None else f"{memory / 2**20:.0f} MiB",
     ]

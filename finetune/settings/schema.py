@@ -151,9 +151,10 @@ class Schema(Generic[Data, Model]):
         if missing := [f"--{name}" for name, value in filled.items() if value is MISSING]:
             raise Refused(f"the following arguments are required: {', '.join(missing)}. {SEE}")
         groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments)
-        made = [group(**{f.name: filled[f.name] for f in fields(group)}) for group in groups]
+        made: Any = [group(**{f.name: filled[f.name] for f in fields(group)}) for group in groups]
         chosen = {name: value for name, value in values.items() if variants.owners(name)}
-        run: Run[Data, Model] = Run(*made, variants.config_of(made[-1].variant, chosen))
+        data, model, train, filters = made
+        run = Run(data, model, train, filters, variants.config_of(filters.variant, chosen))
         if is_new:
             _check_paths(run)
         if is_new and run.data.metric:
@@ -231,10 +232,10 @@ class Schema(Generic[Data, Model]):
         # transformers' own, of which two together mean one of ours
         hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
         for name in ("fp16", "bf16"):
-            constant = {"action": "store_const", "const": name, "dest": "mixed_precision"}
-            parser.add_argument(f"--{name}", **hidden, **constant)
+            hidden |= {"action": "store_const", "const": name, "dest": "mixed_precision"}
+            parser.add_argument(f"--{name}", **hidden)
         for name in ("do_train", "do_eval"):
-            parser.add_argument(f"--{name}", **hidden, action="store_true")
+            parser.add_argument(f"--{name}", help=argparse.SUPPRESS, action="store_true")
         return parser
 
 

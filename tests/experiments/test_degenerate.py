@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from finetune import compare, sweep
 from finetune.experiments import analyze, command_line, plan, report
-from finetune.experiments.analyze import ArmResult, TaskResult, against_baseline
+from finetune.experiments.analyze import ArmResult, TaskResult
 from finetune.experiments.execute import Job
 from finetune.experiments.report import verdicts
 
@@ -102,19 +101,6 @@ def test_a_report_tells_a_tie_and_has_no_command_for_it(
     for text in (capsys.readouterr().out, (fake / "out/sweep.txt").read_text()):
         assert found["notes"][0] in text
         assert "compare.py" not in text
-
-
-def test_a_sweep_says_how_far_the_scalars_moved() -> None:
-    found = task_of({"none": [0.5], "2": [0.6], "3": [0.7]}, **{"2": 0.0123, "3": None})
-    (found,) = against_baseline([found])
-    table = report.table([found])
-    assert table.headings[6] == "moved"
-    assert [row[6] for row in table.rows] == ["-", "0.012", "-"]
-    kept = json.loads(json.dumps(analyze.as_json([found])))
-    assert report.table(analyze.results_of(kept)) == table
-    for arm in (kept["plain"], *kept["settings"]):  # as earlier versions wrote it
-        del arm["filter_max_moved"]
-    assert "moved" not in report.table(analyze.results_of(kept)).headings
 
 
 @pytest.mark.parametrize(

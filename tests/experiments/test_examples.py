@@ -64,18 +64,6 @@ def test_metrics_of_labels_part_runs(metric, function, noisy: Runs) -> None:
     assert found["p"] <= 2 * 3 / 200  # at most two draws of 199 as far out
 
 
-@pytest.mark.full
-def test_the_interval_is_that_of_drawn_examples(noisy: Runs) -> None:
-    found = examples.compared(MATTHEWS_CORRELATION, *noisy)
-    rows = np.random.default_rng(1).integers(80, size=(300, 80))
-    scores = [
-        [matthews_corrcoef(run["label"][row], run["prediction"][row]) for row in rows]
-        for run in noisy
-    ]
-    expected = np.quantile(np.subtract(*scores[::-1]), [0.025, 0.975])
-    assert (found["low"], found["high"]) == pytest.approx(expected, abs=0.06)
-
-
 def test_few_examples_have_an_exact_p() -> None:
     # Of three examples the second alone is right in all: 2 of 2^3 swaps are as far out.
     found = examples.compared(F1, *runs(*np.array([(0, 1, 1)] * 3).T))

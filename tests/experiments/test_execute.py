@@ -94,6 +94,10 @@ def test_weights_are_removed_once(fake: Path) -> None:
     assert lines == ["1 of 1 runs were done before"]
     run_all([run])
     assert not weights.exists()
+    kept = job_of(fake, 2)
+    for keep_models in (True, False):  # the run was started with keeping
+        run_all([kept], Options(keep_models=keep_models))
+        assert (kept.folder / "model.safetensors").exists()
 
 
 def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> None:
@@ -274,7 +278,7 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
 
 def test_slots_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_visible_gpus", lambda: [])
-    monkeypatch.setattr(executors, "cpu_count", lambda: 7)
+    monkeypatch.setattr(executors.torch, "get_num_threads", lambda: 7)
     assert executors.slots(None, None) == [{}]
     assert [s["OMP_NUM_THREADS"] for s in executors.slots(3, None)] == ["2"] * 3
     assert [s["OMP_NUM_THREADS"] for s in executors.slots(2, 5)] == ["5"] * 2

@@ -72,17 +72,6 @@ def found_of(seeds: int = 2, **swept: list) -> TaskResult:
     return TaskResult("cola", "eval_f1", True, arms)
 
 
-def test_the_table_has_a_column_a_swept_flag() -> None:
-    found = found_of(order=[2, 3], layers=[None, [0, -1]])
-    table = report.table([found])
-    assert list(table.headings[:3]) == ["order", "layers", "seeds"]
-    assert [row[:2] for row in table.rows] == [
-        *(["none", "-"], ["2", "default"], ["2", "0 -1"], ["3", "default"], ["3", "0 -1"]),
-    ]
-    alone = replace(found, arms=found.settings)
-    assert report.table([alone]).headings[-1] == "max"  # nothing to be different from
-
-
 def test_a_sweep_is_read_back_from_its_numbers() -> None:
     (found,) = analyze.against_baseline([found_of(order=[2, 3], layers=[None, [0, -1]])])
     (back,) = analyze.results_of(json.loads(json.dumps(analyze.as_json([found]))))

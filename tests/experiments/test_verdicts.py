@@ -100,16 +100,6 @@ def test_only_seeds_of_both_are_paired() -> None:
     assert found == Paired(found.differences, t_interval(values), permutation_p(values), found.p, 2)
 
 
-def test_the_table_has_a_row_an_arm() -> None:
-    values = np.array(BASE)
-    found = [task_of(list(values), list(values + GAINS), metric="matthews_correlation")]
-    head, rule, plain, arm = report.table(found).text()
-    assert head.split("  ")[0] == "task"
-    assert set(rule) == {"-", " "}
-    assert re.search(r"none +8 +matthews correlation ↑ +0\.5162 ± 0\.0141 +- ", plain)
-    assert re.search(r"arm1 .*\+0\.0175 .* to .*0\.00781 +0\.00781", arm)
-
-
 def test_a_table_has_three_forms() -> None:
     table = Table(["name", "95 % interval"], [["a_b", "1 ± 2"], ["c|d", "↑"]])
     assert table.text() == [

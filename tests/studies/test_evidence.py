@@ -104,35 +104,6 @@ def row(name: str, title: str) -> Study:
     )
 
 
-def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
-    """A word for a sentence, and the change in per cent that stands in it."""
-    known = [study for study in DONE if study.compares]
-    found = [
-        (study, task)
-        for study in known
-        for task in analyze.results_of(
-            json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
-        )
-    ]
-    cells = [line.split(" | ") for line in page.lines(found)[2:] if line.startswith("|")]
-    said = [
-        text
-        for study, task in found
-        for text in report.verdicts([task])
-        if re.match(r"[\w-]+", text)[0] not in study.again and "no seed ended" not in text
-    ]
-    assert len(cells) == len(said) > 30
-    for line, text in zip(cells, said, strict=True):
-        arm, change, verdict = line[4], line[6], line[10].removesuffix(" |")
-        word = verdict.removesuffix(", within the margin")
-        assert text.startswith(arm)
-        assert f"{change} of" in text
-        assert (f"{arm} is {word} than" in text) == (word != "not shown")
-    text = (DOCS / "evidence.md").read_text("utf-8")
-    for study, _ in found:
-        assert f"[{study.title}](evidence/{study.name}.md)" in text
-
-
 def test_no_runs_are_counted_twice() -> None:
     """Arms of one task with the same values have one row in the table at the head."""
     seen: dict[tuple, str] = {}
@@ -145,17 +116,6 @@ def test_no_runs_are_counted_twice() -> None:
                 key = (task.task, *pair, *list(values)[:3])
                 assert key not in seen, (study.name, seen.get(key))
                 seen[key] = study.name
-
-
-def test_the_papers_figures_stand_beside_ours() -> None:
-    found = json.loads((DOCS / "evidence" / "char.json").read_text("utf-8"))
-    lines = page.lines([(row("char", "Chars: two"), analyze.results_of(found)[0])])
-    assert lines[0].startswith("| study | against | signal to noise | margin | arm | seeds |")
-    plat, laplacian = lines[2:4]
-    assert plat.startswith("| [Chars: two](evidence/char.md) | none: perplexity ↓ 7.59")
-    assert " | -1.76 % (WikiText) | yes | better |" in plat  # (33.5 - 34.1) / 34.1
-    assert laplacian.startswith("|  |  |  |  | laplacian | 7 |")
-    assert laplacian.endswith(" | drawn | - | worse |")
 
 
 def task_of(*arms: list[float]) -> TaskResult:

@@ -132,8 +132,7 @@ class TrainArguments(CheckpointArguments):
     @property
     def schedule_settings(self) -> dict[str, Any]:
         """`lr_scheduler_kwargs` as a dict."""
-        settings: dict[str, Any] = json.loads(self.lr_scheduler_kwargs or "{}")
-        return settings
+        return dict(json.loads(self.lr_scheduler_kwargs or "{}"))
 
 
 def check_schedule(train: TrainArguments) -> None:
@@ -151,7 +150,7 @@ def check_schedule(train: TrainArguments) -> None:
             raise ValueError("Others would be ignored")
         if not all(math.isfinite(value) and value >= 0 for value in settings.values()):
             raise ValueError("Another number would be taken for 0")
-    except (AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         numbers = f"{', '.join(names)}, each a number of at least 0" if names else "nothing"
         name = f"lr_scheduler_kwargs of {train.lr_scheduler_type}"
         allowed = f"a JSON object with {numbers}"

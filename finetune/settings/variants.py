@@ -107,6 +107,4 @@ def flag_kind(annotation: Any) -> tuple[type, bool]:
 
 
 def _as_setting(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return () if value == ["none"] else tuple(value)
+    return () if value == ["none"] else tuple(value) if isinstance(value, list) else value

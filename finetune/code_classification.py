@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
-            task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+            task, splits = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
         objective: Objective
         label_order: list[int] = []
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             config, label_order = loading.load_config(settings.model, task, tokenizer)
             model = loading.load_model(settings, config)
             objective = Labels(task, label_order)
-        batches = loaders.text_loaders(settings, task, found, tokenizer, label_order)
+        batches = loaders.text_loaders(settings, task, splits, tokenizer, label_order)
         model = tuning.tuned(model, settings.filter)
         work = trainer.Trainer(accelerator, model, batches, objective, settings)
         return run.run(work, tokenizer)

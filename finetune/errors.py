@@ -25,9 +25,8 @@ STOPPED = (
     "Stopped. Where it had saved checkpoints (--checkpointing_steps) the same command goes on from "
     "the last one with --resume_from_checkpoint last."
 )
-INSTALL = (
-    f"The scripts need it: {how_to_install('finetune')}, or start them with the Python that has it."
-)
+INSTALL = "The scripts need it: {}, or start them with the Python that has it."
+EXTRAS = {"optuna": "sweep", "distributed": "dask", "submitit": "slurm"}  # others are in finetune
 FEW = 4  # names in a question
 FIRST = 10.0  # seconds: the launcher ends the other processes once the first has ended
 
@@ -112,7 +111,8 @@ def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:
             sys.exit(INTERRUPTED)
         except Exception as error:
             if package := _not_installed(error):
-                error = MissingError(f"{package} is not installed here. {INSTALL}")
+                how = INSTALL.format(how_to_install(EXTRAS.get(package, "finetune")))
+                error = MissingError(f"{package} is not installed here. {how}")
             if not _is_for_people(error):
                 raise
             if DEBUG in sys.argv:

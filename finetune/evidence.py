@@ -26,11 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser(list(rows_by_name())).parse_args(argv)
     # Imported here: the flags are read without them.
     from finetune.studies import page
-    from finetune.studies.run import PLACES, studies
+    from finetune.studies.run import SOURCES, studies
 
-    for name in PLACES:  # a text stays what it is where it names no file, but an id on the hub
-        if Path(place := getattr(options, name)).exists():
-            setattr(options, name, str(Path(place).resolve()))
+    for name in SOURCES:  # what names no file is an id on the hub
+        if Path(source := getattr(options, name)).exists():
+            setattr(options, name, str(Path(source).resolve()))
     options.runs, options.docs = options.runs.resolve(), options.docs.resolve()
     rows, missing = studies(), 0
     for study in (row for row in rows if row.name in options.studies):

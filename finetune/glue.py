@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     with launch.start(settings) as accelerator:
         with accelerator.main_process_first():
-            task, found = rows.load(settings.data, FAMILY, settings.train.do_predict)
+            task, splits = rows.load(settings.data, FAMILY, settings.train.do_predict)
         tokenizer = loading.load_tokenizer(settings.model)
         config, label_order = loading.load_config(settings.model, task, tokenizer)
-        batches = loaders.text_loaders(settings, task, found, tokenizer, label_order)
+        batches = loaders.text_loaders(settings, task, splits, tokenizer, label_order)
         model = loading.load_model(settings, config)
         model = tuning.tuned(model, settings.filter)
         objective = Labels(task, label_order)

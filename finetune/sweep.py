@@ -28,12 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, others = command_line.of_sweep(__doc__).parse_known_args(argv)
     # Imported once the flags are right: these take seconds.
     from finetune.experiments import conduct, plan
-    from finetune.experiments.search import Study
 
-    sweep = plan.sweep(options, others)
-    look_only = options.dry_run or options.report_only
-    is_search = options.method == command_line.OPTUNA
-    return conduct.conduct(sweep, argv, Study(sweep, look_only=look_only) if is_search else None)
+    return conduct.conduct(plan.sweep(options, others), argv)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def run_all(
     jobs: list[Job], options: Options | None = None, executor=None, **how
 ) -> dict[str, str]:
     """Have them done, without an executor one after another in this process."""
-    how = {"say": str, **how}
+    how = {"log": str, **how}
     if executor is not None:
         return execute.execute(jobs, options or Options(), executor, **how)
     with executors.local() as own:

@@ -395,7 +395,10 @@ def unreadable(paths: Sequence[str | Path], error: Exception) -> Refused:
 
 
 def _check_encoding(path: Path) -> None:
-    """Raise ``Refused`` for a line that is not UTF-8, or has the NUL bytes of UTF-16."""
+    """Raise ``Refused`` for a line that is not UTF-8, or has the NUL bytes of UTF-16.
+
+    And for a json file that begins with null, at which Arrow's reader ends the process.
+    """
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
@@ -403,6 +406,8 @@ def _check_encoding(path: Path) -> None:
                 is_text = b"\0" not in line
             except UnicodeDecodeError:
                 is_text = False
+            if number == 1 and line.startswith(b"null") and "json" in path.suffix:
+                raise refusal(f"line 1 of {path}", cell(line), "a JSON object", "Remove the line.")
             if not is_text:
                 remedy = f"Convert it: iconv -f WINDOWS-1252 -t UTF-8 {path.name} (or -f UTF-16)."
                 raise refusal(f"line {number} of {path}", cell(line), "text in UTF-8", remedy)

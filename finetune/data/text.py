@@ -157,7 +157,13 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
 
 
 def texts(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> dict[str, Text]:
-    """Each split as one row of tokens, the task's row ends included; by the split's name."""
+    """Each split as one row of tokens, the task's row ends included; by the split's name.
+
+    Raises ``ValueError`` for rows that end in the end of text, if the tokenizer has no such token.
+    """
+    if task.row_end == "eos" and tokenizer.eos_token_id is None:
+        allowed = "newline or none with this tokenizer, which has no end-of-text token"
+        raise refusal("row_end", "eos", allowed, "Give --row_end newline, or another tokenizer.")
     return {name: _text(task, split, tokenizer) for name, split in rows.items()}
 
 

@@ -19,12 +19,11 @@ from scipy import stats
 
 import hf_graphattn as ga
 from finetune.engine.predictions import constant, evaluated, only_answer
-from finetune.experiments.execute import CLOSED
-from finetune.experiments.plan import Cell, Results, greater_is_better, metric_name
+from finetune.experiments.execute import CLOSED, Job
+from finetune.experiments.plan import Results, greater_is_better, metric_name
 from finetune.experiments.statistics import Interval, holm, permutation_p, t_interval
 from finetune.settings import variants
 from finetune.settings.groups import FILTER_RATE
-from tasks.metrics import ROWS
 
 MOVED, COSTS = "filter_max_moved", ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
 TYPICAL = (MOVED, *COSTS)
@@ -115,18 +114,14 @@ class TaskResult:
         return self.metric.removeprefix("eval_").replace("_", " ")
 
     @property
-    def label(self) -> str:
-        """The metric's name in figures: of ``eval_accuracy_mm`` it is "accuracy mm"."""
-        name = self.metric.removeprefix("eval_")
-        rows = [row for row in ROWS if f"{name}_".startswith(f"{row}_")]
-        row = max(rows, key=len, default="")
-        title = ROWS[row].title if row else ""
-        return (f"{title}{name.removeprefix(row)}" if title else name).replace("_", " ")
-
-    @property
     def direction(self) -> str:
         """Which way the metric is better, in a clause."""
         return f"{'greater' if self.greater_is_better else 'less'} is better"
+
+    @property
+    def arrow(self) -> str:
+        """The same as a sign."""
+        return "↑" if self.greater_is_better else "↓"
 
     @property
     def settings(self) -> list[ArmResult]:
@@ -144,13 +139,13 @@ class TaskResult:
         return next((arm for arm in self.arms if not arm.setting and arm.values), None)
 
 
-def finished(cells: Iterable[Cell]) -> dict[str, Results]:
+def finished(jobs: Iterable[Job]) -> dict[str, Results]:
     """What each run that has ended wrote, by the run's name."""
-    return {cell.job.name: cell.job.results() for cell in cells if cell.job.is_done()}
+    return {job.name: job.results() for job in jobs if job.is_done()}
 
 
 def gather(
-    cells: Sequence[Cell],
+    jobs: Sequence[Job],
     done: Mapping[str, Results],
     metric: str | None,
     missing: Mapping[str, str],
@@ -160,27 +155,25 @@ def gather(
     The first arm is the baseline, unless it is a setting of a sweep: then nothing is compared.
 
     Args:
-        cells: the grid.
+        jobs: the grid.
         done: what its finished runs wrote.
         metric: which of their numbers, with or without ``eval_``; None is each task's main metric.
         missing: why a run has no results, by its name.
 
     Raises ``Refused`` if the runs have no such metric, or nothing says which way it is better.
     """
+    by_task = defaultdict[str, dict[str, list[Job]]](lambda: defaultdict(list))
+    for job in jobs:
+        by_task[job.task][job.arm].append(job)
     results = []
-    for task in dict.fromkeys(cell.task for cell in cells):
-        of_task = [cell for cell in cells if cell.task == task]
-        first = next((cell for cell in of_task if cell.job.name in done), None)
-        if first is None:
-            continue
-        name = metric_name(metric, first, done[first.job.name])
-        arms = [
-            _arm([cell for cell in of_task if cell.arm.name == arm], name, done, missing)
-            for arm in dict.fromkeys(cell.arm.name for cell in of_task)
-        ]
-        greater = greater_is_better(name, first, done[first.job.name])
-        results.append(TaskResult(task, name, greater, arms))
-    has_baseline = bool(results) and not cells[0].arm.setting
+    for task, by_arm in by_task.items():
+        ended = [job for of_arm in by_arm.values() for job in of_arm if job.name in done]
+        if ended:
+            first = done[ended[0].name]
+            name = metric_name(metric, ended[0], first)
+            arms = [_arm(of_arm, name, done, missing) for of_arm in by_arm.values()]
+            results.append(TaskResult(task, name, greater_is_better(name, first), arms))
+    has_baseline = bool(results) and not jobs[0].setting
     return against_baseline(results) if has_baseline else results
 
 
@@ -206,13 +199,13 @@ def against_degree_1(results: Iterable[TaskResult]) -> list[TaskResult]:
     for task in results:
         controls = [arm for arm in task.arms if _is_degree_1(arm)]
         rates = [arm.flags.get(FILTER_RATE) for arm in controls]
-        for control, same in zip(controls, rates, strict=True):
-            arms = [
-                arm
-                for arm in task.arms[1:]
-                if _passes(arm) > 1
-                and ((rate := arm.flags.get(FILTER_RATE)) == same or rate not in rates)
-            ]
+        deep = [arm for arm in task.arms[1:] if _passes(arm) > 1]
+        for control in controls:
+            fitting = (
+                control.flags.get(FILTER_RATE),
+                *{arm.flags.get(FILTER_RATE) for arm in deep}.difference(rates),
+            )
+            arms = [arm for arm in deep if arm.flags.get(FILTER_RATE) in fitting]
             if arms and control is not task.arms[0]:
                 compared.append(replace(task, arms=[control, *arms]))
     return against_baseline(compared)
@@ -227,24 +220,24 @@ def _passes(arm: ArmResult) -> int:
     """How often the arm's filter attends; a variant that is not registered here counts once."""
     if arm.variant not in ga.variant_configs():
         return 1
-    own = {n: v for n, v in arm.flags.items() if n in variants.settings_of(arm.variant)}
-    heads = math.lcm(*(len(v) or 1 for v in own.values() if isinstance(v, list | tuple)))
-    config = variants.config_of(arm.variant, own)
+    settings = {n: v for n, v in arm.flags.items() if n in variants.settings_of(arm.variant)}
+    heads = math.lcm(*(len(v) or 1 for v in settings.values() if isinstance(v, list | tuple)))
+    config = variants.config_of(arm.variant, settings)
     return 1 + config.build(heads).operands if config else 1
 
 
 def _arm(
-    cells: Sequence[Cell], metric: str, done: Mapping[str, Results], missing: Mapping[str, str]
+    jobs: Sequence[Job], metric: str, done: Mapping[str, Results], missing: Mapping[str, str]
 ) -> ArmResult:
-    runs = {cell.seed: done[cell.job.name] for cell in cells if cell.job.name in done}
+    runs = {job.seed: done[job.name] for job in jobs if job.name in done}
     values = {seed: run[metric] for seed, run in runs.items() if run.get(metric) is not None}
-    why = {cell.seed: missing.get(cell.job.name, "not run") for cell in cells}
+    why = {job.seed: missing.get(job.name, "not run") for job in jobs}
     why |= dict.fromkeys(runs, "no finite value")
-    flags = {name: value for name, value in cells[0].job.flags.items() if name != "seed"}
+    flags = {name: value for name, value in jobs[0].flags.items() if name != "seed"}
     without = {seed: reason for seed, reason in why.items() if seed not in values}
     known = {n: [v for r in runs.values() if (v := r.get(n)) is not None] for n in TYPICAL}
     typical = {name: median(numbers) if numbers else None for name, numbers in known.items()}
-    return ArmResult(cells[0].arm.name, values, flags, cells[0].arm.setting, without, typical)
+    return ArmResult(jobs[0].arm, values, flags, jobs[0].setting, without, typical)
 
 
 def _paired(task: TaskResult, arm: ArmResult) -> Paired | None:
@@ -261,19 +254,16 @@ def _paired(task: TaskResult, arm: ArmResult) -> Paired | None:
 
 def best(task: TaskResult) -> list[ArmResult]:
     """The complete settings with the best mean; several where they differ by rounding alone."""
-    sign = 1 if task.greater_is_better else -1
-    complete = _complete(task.settings)
-    most = max((sign * arm.mean for arm in complete), default=0.0)
-    return [arm for arm in complete if math.isclose(sign * arm.mean, most, rel_tol=1e-12)]
+    complete = [arm for arm in ranked(task).settings if arm.values and not arm.missing]
+    return [arm for arm in complete if math.isclose(arm.mean, complete[0].mean, rel_tol=1e-12)]
 
 
 def ranked(task: TaskResult) -> TaskResult:
     """The task with its best setting first, and settings without values last."""
     sign = -1 if task.greater_is_better else 1
-    settings = sorted(
-        task.settings, key=lambda arm: (not arm.values, sign * arm.mean if arm.values else 0)
-    )
-    return replace(task, arms=[*(arm for arm in task.arms if not arm.setting), *settings])
+    plain = [arm for arm in task.arms if not arm.setting]
+    settings = sorted(task.settings, key=lambda arm: sign * arm.mean if arm.values else math.inf)
+    return replace(task, arms=[*plain, *settings])
 
 
 def expected_maximum(count: int) -> float:
@@ -289,7 +279,7 @@ def optimism(settings: Sequence[ArmResult]) -> float | None:
     x_..``, since a seed's luck is shared by all settings. None for fewer than two complete
     settings, or fewer than two seeds.
     """
-    whole = _complete(settings)
+    whole = [arm for arm in settings if arm.values and not arm.missing]
     if len(whole) < 2 or len(whole[0].values) < 2:
         return None
     x = np.asarray([[arm.values[seed] for seed in whole[0].values] for arm in whole])
@@ -299,41 +289,35 @@ def optimism(settings: Sequence[ArmResult]) -> float | None:
     return math.sqrt(variance / seeds) * expected_maximum(count)
 
 
-def _complete(arms: Sequence[ArmResult]) -> list[ArmResult]:
-    return [arm for arm in arms if arm.values and not arm.missing]
-
-
-def warnings(results: Sequence[TaskResult], cells: Sequence[Cell]) -> list[str]:
+def warnings(results: Sequence[TaskResult], jobs: Sequence[Job]) -> list[str]:
     """A line for each sign that a table says nothing: one answer for all rows, zeros, ties."""
-    return [
-        f"Warning: {task.task}, {text}"
-        for task in results
-        for text in (*_constant(task, cells), *_zeros(task), *_ties(task))
-    ]
+    lines = []
+    for task in results:
+        zero = [arm.name for arm in task.arms if arm.values and not any(arm.values.values())]
+        zeros = f"{', '.join(zero)}: {task.title} is 0 in all seeds."
+        lines += [
+            f"Warning: {task.task}, {text}"
+            for text in (
+                *_constant(task, jobs),
+                *([zeros] if zero and task.greater_is_better else []),  # no error is no fault
+                *_ties(task),
+            )
+        ]
+    return lines
 
 
-def _constant(task: TaskResult, cells: Sequence[Cell]) -> Iterator[str]:
+def _constant(task: TaskResult, jobs: Sequence[Job]) -> Iterator[str]:
     """Runs that give every row the same answer, though the rows' labels differ."""
     seeds, ended = defaultdict(list), {(arm.name, seed) for arm in task.arms for seed in arm.values}
-    own = (cell for cell in cells if cell.task == task.task)
-    for cell in (cell for cell in own if (cell.arm.name, cell.seed) in ended):
-        files = evaluated(cell.job.folder)
-        ends = [end for end in files if task.metric.endswith(end)]
-        answer = only_answer(files[max(ends, key=len)]) if ends else None
-        if answer is not None:
-            seeds[cell.arm.name, answer].append(str(cell.seed))
+    for job in jobs:
+        if job.task == task.task and (job.arm, job.seed) in ended:
+            files = evaluated(job.folder)
+            end = max((end for end in files if task.metric.endswith(end)), key=len, default=None)
+            if end is not None and (answer := only_answer(files[end])) is not None:
+                seeds[job.arm, answer].append(str(job.seed))
     for (arm, answer), which in seeds.items():
-        yield (
-            f"{arm}, seed {', '.join(which)}: {constant(answer)}; "
-            "such a run has learned nothing that this metric could show."
-        )
-
-
-def _zeros(task: TaskResult) -> Iterator[str]:
-    """Arms whose metric is 0 in all seeds, where that is not as good as it can be."""
-    zero = [arm.name for arm in task.arms if arm.values and not any(arm.values.values())]
-    if zero and task.greater_is_better:
-        yield f"{', '.join(zero)}: {task.title} is 0 in all seeds."
+        text = f"{arm}, seed {', '.join(which)}: {constant(answer)}; "
+        yield f"{text}such a run has learned nothing that this metric could show."
 
 
 def _ties(task: TaskResult) -> Iterator[str]:
@@ -341,27 +325,25 @@ def _ties(task: TaskResult) -> Iterator[str]:
     alike = defaultdict(list)
     for arm in task.arms:
         if any(arm.values.values()):
-            alike[tuple(arm.values.items())].append(arm)
-    for arms in (arms for arms in alike.values() if len(arms) > 1):
-        moved = {arm.name: arm.typical.get(MOVED) for arm in arms}
-        known = ", ".join(f"{name} {far:.2g}" for name, far in moved.items() if far is not None)
-        seeds = len(arms[0].values)
-        yield (
-            f"{', '.join(moved)}: the same {task.title} in "
-            f"{f'all {seeds} seeds' if seeds > 1 else 'the one seed'}. Their filters had no "
-            "effect, or were not learned, or the metric is too coarse to part them"
-            f"{f'; how far their scalars moved: {known}' if known else ''}."
-        )
+            alike[tuple(arm.values.items())].append(arm.name)
+    for values, names in alike.items():
+        if len(names) > 1:
+            which = f"all {len(values)} seeds" if len(values) > 1 else "the one seed"
+            yield (
+                f"{', '.join(names)}: the same {task.title} in {which}. Their filters had no "
+                "effect, or were not learned, or the metric is too coarse to part them."
+            )
 
 
 def as_json(results: Sequence[TaskResult]) -> Record:
     """Every number of a comparison by task, or of a sweep by setting."""
     task = results[0]
     seeds = sorted({seed for arm in task.arms for seed in (*arm.values, *arm.missing)})
+    heads = [{n: getattr(t, n) for n in ("task", "metric", "greater_is_better")} for t in results]
     if not task.settings:
         tasks = [
-            _head(t) | {"baseline": t.arms[0].name, "arms": [*map(_arm_json, t.arms)]}
-            for t in results
+            head | {"baseline": t.arms[0].name, "arms": [*map(_arm_json, t.arms)]}
+            for head, t in zip(heads, results, strict=True)
         ]
         return {"tasks": tasks, "seeds": seeds}
     plain, *settings = [
@@ -370,7 +352,22 @@ def as_json(results: Sequence[TaskResult]) -> Record:
     ]
     variant = task.settings[0].flags.get("variant")
     swept = {"variant": variant, "seeds": seeds, "plain": plain, "settings": settings}
-    return {**_head(task), **swept}
+    return {**heads[0], **swept}
+
+
+def _arm_json(arm: ArmResult) -> Record:
+    return {
+        "arm": arm.name,
+        "flags": dict(arm.flags),
+        "values": arm.values,
+        "mean": arm.mean if arm.values else None,
+        "standard_deviation": arm.deviation,
+        "least": min(arm.values.values(), default=None),
+        "greatest": max(arm.values.values(), default=None),
+        "missing": arm.missing,
+        "paired": arm.paired and asdict(arm.paired) | {"mean": arm.paired.mean},
+        **{name: arm.typical.get(name) for name in TYPICAL},
+    }
 
 
 def results_of(record: Mapping[str, Any]) -> list[TaskResult]:
@@ -383,15 +380,27 @@ def results_of(record: Mapping[str, Any]) -> list[TaskResult]:
             _task(x, [_arm_of(arm, arm["flags"]) for arm in x["arms"]]) for x in record["tasks"]
         ]
         return against_baseline(tasks)
-    arms = [_arm_of(x, {"variant": record["variant"]}, x["flags"]) for x in record["settings"]]
+    variant = {"variant": record["variant"]}
+    arms = [_arm_of(x, variant, x["flags"]) for x in record["settings"]]
     if record["plain"] is None:
         return [_task(record, arms)]
     return against_baseline([_task(record, [_arm_of(record["plain"], {}), *arms])])
 
 
-def origin(cells: Sequence[Cell], done: Mapping[str, Results]) -> Record:
+def _task(record: Mapping[str, Any], arms: list[ArmResult]) -> TaskResult:
+    return TaskResult(record["task"], record["metric"], record["greater_is_better"], arms)
+
+
+def _arm_of(record: Mapping[str, Any], flags: Record, setting: Record | None = None) -> ArmResult:
+    # JSON has texts for keys.
+    values, missing = ({int(s): x for s, x in record[n].items()} for n in ("values", "missing"))
+    typical = {name: record.get(name) for name in TYPICAL}  # earlier records have fewer
+    return ArmResult(record["arm"], values, flags, setting or {}, missing, typical)
+
+
+def origin(jobs: Sequence[Job], done: Mapping[str, Results]) -> Record:
     """How many runs there are, their hours, and the versions, commit and machine of the first."""
-    ended = [cell.job for cell in cells if cell.job.name in done]
+    ended = [job for job in jobs if job.name in done]
     seconds = sum((job.record() or {}).get(CLOSED) or 0.0 for job in ended)
     first = {name: done[ended[0].name].get(name) for name in ORIGIN}
     return {"runs": len(ended), "hours": seconds / 3600, **first}
@@ -415,37 +424,3 @@ def origin_as_text(name: str, value: Any) -> str:
     if name == "git":
         return f"{str(value['commit'])[:9]}{' with changes' if value['dirty'] else ''}"
     return ", ".join(f"{key} {item}" for key, item in value.items() if item is not None)
-
-
-def _head(task: TaskResult) -> Record:
-    names = ("task", "metric", "greater_is_better")
-    return {name: getattr(task, name) for name in names}
-
-
-def _arm_json(arm: ArmResult) -> Record:
-    values = list(arm.values.values())
-    return {
-        "arm": arm.name,
-        "flags": dict(arm.flags),
-        "values": arm.values,
-        "mean": arm.mean if values else None,
-        "standard_deviation": arm.deviation,
-        "least": min(values, default=None),
-        "greatest": max(values, default=None),
-        "missing": arm.missing,
-        "paired": None if arm.paired is None else asdict(arm.paired) | {"mean": arm.paired.mean},
-        **{name: arm.typical.get(name) for name in TYPICAL},
-    }
-
-
-def _task(record: Mapping[str, Any], arms: list[ArmResult]) -> TaskResult:
-    return TaskResult(record["task"], record["metric"], record["greater_is_better"], arms)
-
-
-def _arm_of(
-    record: Mapping[str, Any], flags: Mapping[str, Any], setting: Mapping[str, Any] | None = None
-) -> ArmResult:
-    # JSON has texts for keys.
-    values, missing = ({int(s): x for s, x in record[n].items()} for n in ("values", "missing"))
-    typical = {name: record.get(name) for name in TYPICAL}  # earlier records have fewer
-    return ArmResult(record["arm"], values, flags, setting or {}, missing, typical)

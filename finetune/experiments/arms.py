@@ -8,7 +8,8 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,16 +20,16 @@ import tasks
 from finetune.errors import Refused, meant, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.groups import FILTER_RATE
-from finetune.settings.schema import Run, Schema, check_learning_rate
+from finetune.settings.schema import Run, Schema
 from finetune.settings.variants import NO_VARIANT
 
-SHIPPED = Path(__file__).parents[1] / "spaces"
+SPACES = Path(__file__).parents[1] / "spaces"
 FORM = "`flag: [value, ...]`, for optuna also `flag: {low: 1, high: 2}`, or a list of such spaces"
 PER_RUN = ("variant", "seed", "output_dir")  # each run has its own
 # Flags that are given per run, and those that would make runs which cannot be compared.
 NOT_COMMON = (
-    *(*PER_RUN, "resume_from_checkpoint", "overwrite_output_dir", "do_eval_only"),
-    *("push_to_hub", "hub_model_id", "hub_private_repo", "hub_example"),
+    *PER_RUN,
+    *("resume_from_checkpoint", "overwrite_output_dir", "do_eval_only", "push_to_hub"),
 )
 # They decide what is measured: runs with other values of these cannot be compared.
 NOT_SWEPT = {*NOT_COMMON, "task_name", "recipe", "metric", "metric_for_best_model"}
@@ -74,7 +75,11 @@ class Script:
         a learning rate of scalars that are not learned.
         """
         run = self.schema.run({"output_dir": ".", **flags})
-        check_learning_rate(run)
+        rate = run.filter.filter_learning_rate
+        if rate is not None and run.variant is not None and not run.learns_scalars():
+            name = f"{FILTER_RATE} with variant {run.filter.variant}"
+            remedy = "Drop the flag, or name the scalars to learn with --trainable."
+            raise refusal(name, rate, "with a variant that learns scalars", remedy)
         return run
 
 
@@ -98,45 +103,33 @@ class Arm:
             remedy = "It names a folder: choose another name."
             raise refusal("an arm's name", self.name, allowed, remedy)
 
-    @property
-    def variant(self) -> str:
-        """The graph filter of its runs."""
-        return str(self.flags.get("variant", NO_VARIANT))
-
 
 PLAIN = Arm(NO_VARIANT, {"variant": NO_VARIANT})
 
 
-def chosen(
-    names: Sequence[str] | None,
-    path: str | None,
-    lines: Sequence[str],
-    baseline: str | None,
-    script: Script,
-) -> list[Arm]:
-    """The arms to compare, the baseline first.
+def chosen(options: Namespace, script: Script) -> list[Arm]:
+    """The arms to compare, the baseline first: plain attention, or else the first of all.
 
-    Args:
-        names: of variants, or of the file's arms; None is all of the file, else the arms that
-            ``lines`` name beside plain attention, else every registered variant.
-        path: a YAML file of arms, ``name: {flag: value}``; ``variant`` is the name unless given.
-        lines: more flags of single arms, each ``"name: --flag value ..."``.
-        baseline: what the others are compared to; None is plain attention, or else the first.
-        script: whose flags they are.
+    Without --variants they are all of the file --arms, else those that --variant_flags names beside
+    plain attention, else every registered variant.
 
-    Raises ``Refused`` for a file, name, flag or variant that cannot be.
+    Raises:
+        Refused: for a file, name, flag or variant that cannot be.
     """
+    path, baseline = options.arms, options.baseline
     known = read(path) if path else {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
-    by_lines = names is None and path is None and bool(lines)
-    names = list(names or ([] if by_lines else known))
-    added: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        name, flags = _flags_of_line(line, [*known] if by_lines else names, script)
-        added[name] = {**added.get(name, {}), **flags}
-        names += [] if name in names else [name]
-    arms = [_arm(n, {**known.get(n, {}), **added.get(n, {})}, known, script) for n in names]
-    plain = [arm.name for arm in arms if arm.variant == NO_VARIANT]
-    if by_lines and NO_VARIANT not in names and (baseline == NO_VARIANT or not (baseline or plain)):
+    are_all = options.variants or path or not options.variant_flags
+    names = list(options.variants or known) if are_all else []
+    flags: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in names}
+    for text in options.variant_flags:
+        name, _, rest = text.partition(":")
+        names += [] if name in flags else [name]
+        more = script.schema.read(shlex.split(rest))
+        flags[name] = {**flags.get(name, known.get(name, {})), **more}
+    arms = [_arm(name, flags[name], [*known], script) for name in names]
+    plain = [arm.name for arm in arms if arm.flags["variant"] == NO_VARIANT]
+    lacks_plain = baseline == NO_VARIANT or not (baseline or plain)
+    if lacks_plain and not are_all and NO_VARIANT not in names:
         arms, names, plain = [*arms, PLAIN], [*names, NO_VARIANT], [NO_VARIANT]
     if len(set(names)) < len(names) or len(names) < 2:
         raise refusal("variants", names, "two or more different names", "Name what to compare.")
@@ -150,14 +143,13 @@ def read(path: str) -> dict[str, dict[str, Any]]:
     """Each arm's flags, from a YAML file; raises ``Refused`` if it is none."""
     form = "name: {flag: value}"
     data = recipes.load("arms", path, form)
-    arms = data if isinstance(data, dict) else {"the file": data}
-    for name, flags in arms.items():
+    for name, flags in data.items() if isinstance(data, dict) else [("the file", data)]:
         if not isinstance(flags, dict | None):
             remedy = "Put the arm's flags into braces, or each on an indented line."
             raise refusal(f"arms {path}, {name}", flags, f"`{form}`", remedy)
     return {
         str(name): {flag: value for flag, value in (flags or {}).items() if value is not None}
-        for name, flags in arms.items()
+        for name, flags in data.items()
     }
 
 
@@ -168,60 +160,24 @@ def flags_for(arm: Arm, common: Mapping[str, Any], script: Script) -> dict[str, 
     ``filter_learning_rate`` for those that learn no scalar.
     """
     others = {name: value for name, value in common.items() if name not in arm.flags}
-    flags = {**arm.flags, **variants.fitting(others, arm.variant)}
+    flags = {**arm.flags, **variants.fitting(others, arm.flags["variant"])}
     if FILTER_RATE in arm.flags:
         return flags
     without = {name: value for name, value in flags.items() if name != FILTER_RATE}
     return flags if script.run(without).learns_scalars() else without
 
 
-def _flags_of_line(line: str, names: Sequence[str], script: Script) -> tuple[str, dict[str, Any]]:
-    """The name and the flags of ``"name: --flag value ..."``; with a variant any name will do."""
-    name, _, rest = (part.strip() for part in line.partition(":"))
-    try:
-        argv = shlex.split(rest)
-    except ValueError:  # a quotation mark is not closed
-        argv = []
-    if not argv or not (name in names or "--variant" in argv):
-        allowed = f"'name: --flag value ...' with a name of {', '.join(names)}"
-        remedy = "Write the arm's name, a colon and its flags, all between one pair of quotes."
-        raise refusal("variant_flags", line, allowed, remedy)
-    return name, script.schema.given(argv)
-
-
-def _arm(name: str, flags: Mapping[str, Any], known: Iterable[str], script: Script) -> Arm:
+def _arm(name: str, flags: Mapping[str, Any], known: Sequence[str], script: Script) -> Arm:
     allowed = [NO_VARIANT, *ga.variant_configs()]
     if "variant" not in flags and name not in allowed:
         remedy = f"Choose among these, or define it: --variant_flags '{name}: --variant ...'."
         raise refusal("variants", name, ", ".join(dict.fromkeys([*known, *allowed])), remedy)
-    unknown = [flag for flag in flags if flag not in script.schema.flags()]
-    if unknown:
-        raise refusal(f"arm {name}, flags", unknown, "the script's", "Drop or rename them.")
+    if unknown := flags.keys() - script.schema.flags().keys():
+        raise refusal(f"arm {name}, flags", sorted(unknown), "the script's", "Rename them.")
     try:
         return Arm(name, script.schema.typed({"variant": name, **flags}))
     except Refused as error:
         raise Refused(f"Arm {name}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from ``low`` to ``high``, both included; whole ones for a flag that takes these.
-
-    Attributes:
-        log: drawn evenly on a logarithmic scale.
-        step: only low, low + step, low + 2 step ...
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-
-    def is_drawable(self) -> bool:
-        """Whether numbers can be drawn from it."""
-        if not -math.inf < self.low < self.high < math.inf or not isinstance(self.log, bool):
-            return False
-        return self.low > 0 and self.step is None if self.log else (self.step or 1) > 0
 
 
 @dataclass(frozen=True)
@@ -230,39 +186,24 @@ class Space:
 
     Attributes:
         variant: the graph filter of all settings.
-        parts: of each, its flags' values as a list or a `Range`.
+        parts: of each its flags' values: a list, or what Optuna draws from.
     """
 
     variant: str
-    parts: tuple[Mapping[str, list[Any] | Range], ...]
-
-    @property
-    def flags(self) -> list[str]:
-        """The flags of all parts."""
-        return list(dict.fromkeys(flag for part in self.parts for flag in part))
+    parts: Sequence[Mapping[str, Any]]
 
     def grid(self) -> list[Arm]:
-        """Every combination, the last flag changing fastest; raises ``Refused`` for a range."""
-        for flag, values in itertools.chain(*(part.items() for part in self.parts)):
-            if isinstance(values, Range):
-                remedy = "List them, or use --method optuna --trials N."
-                allowed = "a list of values with method grid"
-                value = f"a range, {values.low} to {values.high}"
-                raise refusal(f"space, {flag}", value, allowed, remedy)
-        parts: tuple[Mapping[str, Any], ...] = self.parts
+        """Every combination, the last flag changing fastest."""
         return [
             self.arm(dict(zip(part, values, strict=True)))
-            for part in parts
+            for part in self.parts
             for values in itertools.product(*part.values())
         ]
 
     def ends(self) -> list[Arm]:
         """The first and last value of each flag together: what can be checked of ranges."""
-        lists = [
-            {f: [v.low, v.high] if isinstance(v, Range) else v for f, v in part.items()}
-            for part in self.parts
-        ]
-        return [self.arm({f: part[f][i] for f in part}) for i in (0, -1) for part in lists]
+        ends = {f: v if isinstance(v, list) else [v.low, v.high] for f, v in self.parts[0].items()}
+        return [self.arm({f: v[i] for f, v in ends.items()}) for i in (0, -1)]
 
     def arm(self, setting: Mapping[str, Any]) -> Arm:
         """A setting as an arm: each flag's value, None where the flag is not given."""
@@ -273,21 +214,44 @@ class Space:
         return Arm(name, {"variant": self.variant, **values}, setting)
 
 
-def read_space(text: str, script: Script, variant: str) -> Space:
+def read_space(text: str, script: Script, variant: str, *, ranges: bool = False) -> Space:
     """The space in a YAML file, or in YAML itself.
 
-    Raises ``Refused`` for what is none, and for flags that the script or the variant has not.
+    Args:
+        text: the file's path, or the YAML.
+        script: whose flags it has.
+        variant: the graph filter of all settings.
+        ranges: whether one space is searched, which may have ranges.
+
+    Raises:
+        Refused: for what is no space, and for flags that the script or the variant lacks.
     """
     if text.endswith((".yaml", ".yml")) and not Path(text).is_file():
-        shipped = ", ".join(sorted(f"finetune/spaces/{p.name}" for p in SHIPPED.glob("*.yaml")))
+        shipped = ", ".join(sorted(f"finetune/spaces/{p.name}" for p in SPACES.glob("*.yaml")))
         remedy = "Check the path, or make the file."
         raise refusal("space", text, f"an existing file, like {shipped}", remedy)
-    source = Path(text).read_bytes() if Path(text).is_file() else text
-    data = recipes.parsed("space", text, source)
+    data = recipes.parsed("space", text, Path(text).read_bytes() if Path(text).is_file() else text)
     parts = data if isinstance(data, list) else [data]
     if not parts or not all(isinstance(part, dict) and part for part in parts):
         raise refusal("space", text, FORM, "Name a flag, then a colon and its values.")
-    return Space(variant, tuple(dict(_choices(part, script, variant)) for part in parts))
+    if ranges and len(parts) > 1:
+        raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
+    common = [n for n in script.schema.flags() if n not in NOT_SWEPT and not variants.owners(n)]
+    allowed = [*variants.settings_of(variant), *common]
+    for flag, values in itertools.chain(*(part.items() for part in parts)):
+        if flag not in allowed:
+            owners = ", ".join(variants.owners(flag))
+            remedy = f"It is a setting of {owners}." if owners else "Sweep one of these."
+            remedy = meant([flag], allowed, remedy)
+            raise refusal(f"space, flag {flag}", values, ", ".join(allowed), remedy)
+        if isinstance(values, dict) and not ranges:
+            remedy = "List the values, or use --method optuna --trials N."
+            raise refusal(f"space, {flag}", values, "a list with method grid", remedy)
+    made = [
+        {f: (_range if isinstance(v, dict) else _values)(f, v, script) for f, v in part.items()}
+        for part in parts
+    ]
+    return Space(variant, made)
 
 
 def described(setting: Mapping[str, Any]) -> str:
@@ -297,9 +261,7 @@ def described(setting: Mapping[str, Any]) -> str:
 
 def as_text(value: Any) -> str:
     """A value in tables and figures, lists as on the command line."""
-    if value is None:
-        return "default"
-    return " ".join(recipes.argv({"": value})[1:])
+    return "default" if value is None else " ".join(recipes.argv({"": value})[1:])
 
 
 def _slug(value: Any) -> str:
@@ -308,41 +270,30 @@ def _slug(value: Any) -> str:
     return re.sub(r"[^\w.+-]", "-", as_text(value))
 
 
-def _choices(
-    part: Mapping[str, Any], script: Script, variant: str
-) -> Iterator[tuple[str, list[Any] | Range]]:
-    flags = script.schema.flags()
-    own = variants.settings_of(variant)
-    allowed = [*own, *(n for n in flags if n not in NOT_SWEPT and not variants.owners(n))]
-    for flag, values in part.items():
-        if flag not in allowed:
-            owners = variants.owners(flag)
-            remedy = f"It is a setting of {', '.join(owners)}." if owners else "Sweep one of these."
-            remedy = meant([flag], allowed, remedy)
-            raise refusal(f"space, flag {flag}", values, ", ".join(allowed), remedy)
-        if isinstance(values, dict):
-            yield flag, _range(flag, values, variants.flag_kind(flags[flag][1])[0])
-            continue
-        listed = values if isinstance(values, list) else [values]
-        typed = [script.schema.typed({flag: value})[flag] for value in listed]
-        if not typed or any(value in typed[:i] for i, value in enumerate(typed)):
-            remedy = "Name each value once." if typed else "Name a value, or drop the flag."
-            raise refusal(f"space, {flag}", values, "one or more values that differ", remedy)
-        yield flag, typed
+def _values(flag: str, values: Any, script: Script) -> list[Any]:
+    typed = [
+        script.schema.typed({flag: value})[flag]
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    if not typed or any(value in typed[:i] for i, value in enumerate(typed)):
+        remedy = "Name each value once." if typed else "Name a value, or drop the flag."
+        raise refusal(f"space, {flag}", values, "one or more values that differ", remedy)
+    return typed
 
 
-def _range(flag: str, values: Mapping[str, Any], kind: type) -> Range:
-    whole = ", whole ones for this flag" if kind is int else ""
-    allowed = (
-        f"low below high, of a flag that takes numbers{whole}; also log: true (above 0), or step"
-    )
+def _range(flag: str, values: dict[str, Any], script: Script) -> Any:
+    """What Optuna draws from; whole numbers for a flag that takes these."""
+    from optuna import distributions
+
+    typed = script.schema.typed
+    kind = variants.flag_kind(script.schema.flags()[flag][1])[0]
     try:
-        ends = {k: float(str(v)) for k, v in values.items() if k != "log" and v is not None}
-        numbers: dict[str, Any] = {name: kind(value) for name, value in ends.items()}
-        made = Range(**numbers, log=values.get("log", False))
-        if kind not in (int, float) or numbers != ends or not made.is_drawable():
-            raise ValueError
-    except (TypeError, ValueError, OverflowError) as error:  # other names, or no such numbers
-        remedy = "Write {low: 1, high: 2} with your numbers."
-        raise refusal(f"space, {flag}", dict(values), allowed, remedy) from error
-    return made
+        numbers = {n: v if n == "log" else typed({flag: v})[flag] for n, v in values.items()}
+        if kind not in (int, float) or not all(map(math.isfinite, numbers.values())):
+            raise ValueError("these are no numbers")
+        made = distributions.IntDistribution if kind is int else distributions.FloatDistribution
+        return made(**numbers)
+    except (TypeError, ValueError) as error:
+        allowed = f"low below high, and log: true or step; {error}"
+        remedy = "Write {low: 1, high: 2} with your numbers, whole ones for a flag of these."
+        raise refusal(f"space, {flag}", values, allowed, remedy) from error

@@ -73,11 +73,11 @@ def _parser(
     add_own("--seeds", type=int, default=seeds, help=f"Runs of each; {note}.")
     add_own("--first_seed", type=int, default=0, help="Their seeds count up from here.")
     add = parser.add_argument_group("how it is run").add_argument
-    place = f"{LOCAL} | {DASK}://HOST:PORT | {SLURM}"
+    executors = f"{LOCAL} | {DASK}://HOST:PORT | {SLURM}"
     add(
         "--executor",
         default=LOCAL,
-        metavar=place,
+        metavar=executors,
         help="Where: here, or on machines with these folders.",
     )
     options = f"slurm's, as submitit names them: {EXAMPLE}; {CLUSTER}={LOCAL} tries them here."

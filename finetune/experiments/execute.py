@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,6 +65,10 @@ class Job:
         folder: its ``output_dir``.
         flags: all of its flags by name but ``output_dir``, none of them None.
         settings: what decides its numbers, by name, as its results have them.
+        task: the name of its task, or of someone's own data.
+        arm, seed: its place in the grid.
+        setting: of a sweep, the value of each swept flag.
+        main_metric: the key of its task's main metric; None for own data, whose run chooses it.
     """
 
     name: str
@@ -72,6 +76,11 @@ class Job:
     folder: Path
     flags: Mapping[str, Any]
     settings: Mapping[str, Any]
+    task: str = ""
+    arm: str = ""
+    seed: int = 0
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    main_metric: str | None = None
 
     def command(self, launcher: Sequence[str] = (), *, in_full: bool = False) -> list[str]:
         """The command that starts it from its file, or continues it from its last checkpoint.
@@ -111,19 +120,17 @@ class Job:
     def faults(self) -> list[str]:
         """How the run in its folder differs from this one, a line each, (then -> now).
 
-        Settings that only one of the two knows are left out: they came with another version. A
+        Settings that only one of the two has are left out: they came with another version. A
         finished run may have measured more metrics.
         """
-        if not self.is_done() and not self.can_resume():
-            return []
-        wrote = self.results() if self.is_done() else self.record()
-        if wrote is None:
+        earlier = self.results() if self.is_done() else self.can_resume() and self.record()
+        if not earlier:
             return []
         settings = dict(self.settings)
-        measured = wrote["settings"].get(METRIC) or ()
+        measured = earlier["settings"].get(METRIC) or ()
         if self.is_done() and set(settings.get(METRIC) or ()) <= set(measured):
             settings.pop(METRIC, None)
-        return faults(wrote, settings, {METRIC: None})
+        return faults(earlier, settings, {METRIC: None})
 
     def log_tail(self) -> str:
         """The last lines of its log; of lines that a progress bar rewrote, the last state."""
@@ -139,7 +146,7 @@ class Job:
         record = self.record()
         if not self.is_done() or record is None or record["keep_models"] or CLOSED in record:
             return
-        for path in [p for pattern in WEIGHTS for p in self.folder.glob(pattern)]:
+        for path in (p for pattern in WEIGHTS for p in [*self.folder.glob(pattern)]):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)  # another process may be at it, too
             else:
@@ -158,13 +165,13 @@ class Options:
         keep_models: whether finished runs keep their weights.
         home: of runs on other machines the folder in which relative paths begin; they end with
             the process that does them. None is this machine, where a run outlives its process.
-        asker: for whom; `stop` takes it.
+        owner: for whom; `stop` takes it.
     """
 
     launcher: Sequence[str] = ()
     keep_models: bool = False
     home: Path | None = None
-    asker: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,9 +202,9 @@ def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outc
         job = replace(job, script=home / job.script, folder=home / job.folder)
         if not job.folder.is_dir():
             return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
-    RUNNING.append(options.asker)
+    RUNNING.append(options.owner)
     try:
-        while options.asker not in STOPPED:
+        while options.owner not in STOPPED:
             with locks.held(job.folder) as lock:
                 if lock is not None:  # another process may have done it since it was planned
                     return Outcome(DONE) if job.is_done() else _done(job, options, env or {}, lock)
@@ -206,16 +213,14 @@ def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outc
                 return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
             time.sleep(0.5)
         return Outcome(FAILED, "stopped")
-    except OSError as error:  # there is no such launcher, no room, or no right to write
-        return Outcome(FAILED, f"could not be started: {error}")
     finally:
-        RUNNING.remove(options.asker)
+        RUNNING.remove(options.owner)
 
 
-def stop(asker: str) -> int:
-    """End the runs for this asker, and begin no more; returns how many there still are."""
-    STOPPED.add(asker)
-    return RUNNING.count(asker)
+def stop(owner: str) -> int:
+    """End the runs for this owner, and begin no more; returns how many there still are."""
+    STOPPED.add(owner)
+    return RUNNING.count(owner)
 
 
 def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
@@ -224,19 +229,18 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
     record = {"command": command, "settings": job.settings, "keep_models": options.keep_models}
     write_json(job.folder / RECORD, record)
     with nullcontext() if options.home is None else _leash() as leash:
-        child = _started(job, command, env, options.home, lock)
+        child = _started(job, command, options.home, env, lock)
         if leash is not None:
             leash.write(b"%d\n" % child.pid)
         locks.write_holder(lock, child.pid)
-        code = _waited(child, options.asker)
+        code = _waited(child, options.owner)
     if not job.is_done():
         log = job.log_tail()
         reason = f"failed with exit code {code}; the end of {job.folder / LOG}\n"
-        reason += textwrap.indent(log, "    ")
         # A launcher has an exit code, and last lines, of its own.
         errors = [line for line in log.splitlines() if line.startswith(ERROR)]
         refused = errors[-1] if errors and not (job.folder / STEPS).exists() else ""
-        return Outcome(FAILED, reason.rstrip(), refusal=refused)
+        return Outcome(FAILED, reason + textwrap.indent(log, "    "), refusal=refused)
     seconds = time.monotonic() - began
     job.remove_weights()
     write_json(job.folder / RECORD, record | {CLOSED: seconds})
@@ -244,7 +248,7 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
 
 
 def _started(
-    job: Job, command: Sequence[str], env: Mapping[str, str], home: Path | None, lock: int
+    job: Job, command: Sequence[str], home: Path | None, env: Mapping[str, str], lock: int
 ) -> subprocess.Popen[bytes]:
     """Start the command. It holds the folder's lock too, even as an orphan."""
     with (job.folder / LOG).open("a", encoding="utf-8") as log:
@@ -256,7 +260,7 @@ def _started(
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=home,
-            env=os.environ | {"TQDM_MININTERVAL": "30"} | dict(env),
+            env=os.environ | dict(env),
             start_new_session=True,  # Ctrl-C reaches us alone, and its helpers end with it
             pass_fds=(lock,),
         )
@@ -274,9 +278,9 @@ def _leash() -> Iterator[IO[bytes]]:
         shell.communicate(b"ended\n")
 
 
-def _waited(child: subprocess.Popen[bytes], asker: str) -> int:
+def _waited(child: subprocess.Popen[bytes], owner: str) -> int:
     """Its exit code; once stopped, it ends with all that it has started, at last by force."""
-    while asker not in STOPPED:
+    while owner not in STOPPED:
         with suppress(subprocess.TimeoutExpired):
             return child.wait(timeout=0.2)
     os.killpg(child.pid, signal.SIGTERM)
@@ -289,11 +293,11 @@ def _waited(child: subprocess.Popen[bytes], asker: str) -> int:
 def check(jobs: Sequence[Job]) -> None:
     """Raise ``Refused`` if a folder holds a run with other settings; nothing is started then."""
     for job in jobs:
-        if found := job.faults():
+        if differences := "; ".join(job.faults()):
             raise refusal(
                 f"what is in {job.folder}",
                 "a run with other settings",
-                f"a run with these settings (then -> now): {'; '.join(found)}",
+                f"a run with these settings (then -> now): {differences}",
                 "Give those of the run, choose another output_dir, or remove that folder.",
             )
 
@@ -303,7 +307,7 @@ def execute(
     options: Options,
     executor: Executor,
     *,
-    say: Callable[[str], None] = lambda line: print(line, flush=True),
+    log: Callable[[str], None] = print,
     summary: Callable[[Job], str] = lambda job: DONE,
 ) -> dict[str, str]:
     """Run what is not done yet, in this order; returns the names of runs without results, and why.
@@ -316,7 +320,7 @@ def execute(
         jobs: each with a folder of its own.
         options: how they are started.
         executor: where they run: what calls ``do(job, options)`` for ``submit(job, options)``.
-        say: takes a line for each run that ends, and the log's end of one that failed.
+        log: takes a line for each run that ends, and the log's end of one that failed.
         summary: what that line has of a finished run.
 
     Raises ``Refused`` before anything starts if a folder holds a run with other settings, and once
@@ -330,18 +334,17 @@ def execute(
     submit: Callable[..., Future[Outcome]] = executor.submit
     refused, one_ran = defaultdict[str, list[Job]](list), False
     if before := len(jobs) - len(waiting):
-        say(f"{before} of {len(jobs)} runs were done before")
+        log(f"{before} of {len(jobs)} runs were done before")
     futures: dict[Future[Outcome], Job] = {submit(job, options): job for job in waiting}
     try:
         for ended, future in enumerate(as_completed(futures), before + 1):
             job, outcome = futures[future], _outcome(futures[future], future)
+            missing |= {} if outcome.status == DONE else {job.name: outcome.status}
             text = summary(job) if outcome.status == DONE else outcome.reason
-            if outcome.status != DONE:
-                missing[job.name] = outcome.status
             if outcome.seconds is not None:
                 text += f"; {tqdm.format_interval(outcome.seconds)}"
-            say(f"[{ended}/{len(jobs)}] {job.name}: {text}")
-            one_ran |= outcome.seconds is not None
+                one_ran = True
+            log(f"[{ended}/{len(jobs)}] {job.name}: {text}")
             if outcome.refusal and not one_ran:
                 refused[outcome.refusal].append(job)
                 if _is_met_by_all(refused[outcome.refusal], jobs):
@@ -350,9 +353,8 @@ def execute(
         for future in futures:
             future.cancel()
     check([job for job in jobs if job.is_done()])  # other processes may have been at work
-    return {
-        job.name: missing[job.name] for job in waiting if job.name in missing and not job.is_done()
-    }
+    done = {job.name for job in jobs if job.is_done()}
+    return {name: status for name, status in missing.items() if name not in done}
 
 
 def _is_met_by_all(refused: Sequence[Job], jobs: Sequence[Job]) -> bool:
@@ -360,23 +362,19 @@ def _is_met_by_all(refused: Sequence[Job], jobs: Sequence[Job]) -> bool:
 
     They are of every task, and one is plain, without flags of its own; or they are of two arms.
     """
-    own = [
-        {n: v for n, v in job.flags.items() if n not in ("task_name", "seed")} for job in refused
-    ]
-    of_all = {job.flags.get("task_name") for job in jobs}
-    if {job.flags.get("task_name") for job in refused} != of_all:
-        return False
-    return any(x.get("variant", NO_VARIANT) == NO_VARIANT or x != own[0] for x in own)
+    differ = ("task_name", "seed")
+    arms = {str([x for x in job.flags.items() if x[0] not in differ]) for job in refused}
+    has_plain = any(job.flags.get("variant", NO_VARIANT) == NO_VARIANT for job in refused)
+    tasks = {job.flags.get("task_name") for job in jobs}
+    return (has_plain or len(arms) > 1) and tasks == {x.flags.get("task_name") for x in refused}
 
 
 def _outcome(job: Job, future: Future[Outcome]) -> Outcome:
-    """The future's result, if it can be seen here."""
+    """The future's result, once it can be seen here."""
     try:
         outcome = future.result()
-    except Refused:
-        raise
     except Exception as error:
-        # Whatever an executor raises that has lost a run: KilledWorker, UncompletedJobError ...
+        # No such launcher, no room, or what an executor raises that has lost a run.
         lines = (str(error) or "given up by the executor, which may be gone").splitlines()
         text = textwrap.indent("\n".join(lines[-TAIL:]), "    ").lstrip()
         return Outcome(FAILED, f"failed: {type(error).__name__}: {text}")

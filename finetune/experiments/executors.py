@@ -7,12 +7,10 @@ machines share the folders, and have this project installed. Closed, it ends the
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,11 +26,9 @@ from finetune.errors import refusal
 from finetune.experiments import execute
 from finetune.experiments.command_line import CLUSTER, DASK, EXAMPLE, LIMIT, LOCAL, SLURM
 from finetune.experiments.execute import FAILED, Job, Options, Outcome
-from hf_graphattn.version import how_to_install
 
-ANSWER = 30  # seconds in which a dask cluster answers, and has a worker
+TIMEOUT = 30  # seconds in which a dask cluster answers, and has a worker
 JOBS = 256  # that a cluster has at once, where nothing says how many
-_PLACE = re.compile(rf"{LOCAL}|{SLURM}|{DASK}://[^\s/]+:\d+")
 
 Call = Callable[[Job, Options], Outcome]
 
@@ -42,38 +38,24 @@ class Executor(ThreadPoolExecutor):
 
     Args:
         call: does one run, or has it done elsewhere.
-        at_once: how many runs there are at once; None where it is not known.
+        at_once: how many runs there are at once.
         close: ends the runs that go on elsewhere.
     """
 
     def __init__(
-        self, call: Call, at_once: int | None, close: Callable[[str], object] = execute.stop
+        self, call: Call, at_once: int, close: Callable[[str], object] = execute.stop
     ) -> None:
-        super().__init__(at_once or JOBS)
-        self.at_once, self._call, self._close, self._asker = at_once, call, close, uuid4().hex
+        super().__init__(at_once)
+        self._call, self._close, self._owner = call, close, uuid4().hex
 
     def submit(self, job: Job, options: Options) -> Future[Outcome]:  # type: ignore[override]
         """Have the run done as soon as a thread is free."""
-        return super().submit(self._call, job, replace(options, asker=self._asker))
+        return super().submit(self._call, job, replace(options, owner=self._owner))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """End the runs and what they have started; returns when all are over."""
-        self._close(self._asker)
+        self._close(self._owner)
         super().shutdown(cancel_futures=True)
-
-
-def check(options: argparse.Namespace) -> None:
-    """Raise ``Refused`` for a malformed executor, and for flags that do not fit to it."""
-    place = options.executor
-    if not _PLACE.fullmatch(place):
-        allowed = f"{LOCAL}, {DASK}://HOST:PORT or {SLURM}"
-        raise refusal("executor", place, allowed, "HOST:PORT is a dask scheduler's.")
-    if options.executor_options and place != SLURM:
-        allowed = f"None, or options of submitit with --executor {SLURM}"
-        raise refusal("executor_options", options.executor_options, allowed, "Drop the flag.")
-    if options.processes is not None and place.startswith(DASK):
-        remedy = "Its workers do as many runs at once as they have threads: drop the flag."
-        raise refusal("processes", options.processes, f"None with {place}", remedy)
 
 
 def opened(options: argparse.Namespace) -> Executor:
@@ -81,14 +63,21 @@ def opened(options: argparse.Namespace) -> Executor:
 
     Raises ``Refused`` if it is not there, or cannot do runs.
     """
-    if options.executor == LOCAL:
-        return local(slots(options.processes, options.threads))
+    kind, _, address = options.executor.partition("://")
     env = _threads(options.threads)
-    if options.executor == SLURM:
+    if kind == SLURM:
         cpus = [] if options.threads is None else [f"cpus_per_task={options.threads}"]
         folder = options.output_dir.absolute() / SLURM
         return slurm([*cpus, *(options.executor_options or ())], folder, env, options.processes)
-    return dask(options.executor, env)
+    if options.executor_options:
+        allowed = f"None, or options of submitit with --executor {SLURM}"
+        raise refusal("executor_options", options.executor_options, allowed, "Drop the flag.")
+    if kind == DASK and address:
+        return dask(address, env, options.processes)
+    if options.executor == LOCAL:
+        return local(slots(options.processes, options.threads))
+    allowed = f"{LOCAL}, {DASK}://HOST:PORT or {SLURM}"
+    raise refusal("executor", options.executor, allowed, "HOST:PORT is a dask scheduler's.")
 
 
 def slots(processes: int | None, threads: int | None) -> list[dict[str, str]]:
@@ -100,17 +89,14 @@ def slots(processes: int | None, threads: int | None) -> list[dict[str, str]]:
     gpus = _visible_gpus()
     count = processes or max(len(gpus), 1)
     if threads is None and count > 1:
-        threads = max(_cores() // count, 1)
-    shared = _threads(threads)
-    if not gpus:
-        return [dict(shared) for _ in range(count)]
-    shares = [gpus[i::count] or [gpus[i % len(gpus)]] for i in range(count)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(share), **shared} for share in shares]
+        threads = max(torch.get_num_threads() // count, 1)
+    shares = [gpus[i::count] or gpus[i % len(gpus) :][:1] for i in range(count)] if gpus else []
+    visible = [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares] or [{}] * count
+    return [{**each, **_threads(threads)} for each in visible]
 
 
-def local(environments: list[dict[str, str]] | None = None) -> Executor:
+def local(environments: Sequence[Mapping[str, str]] = ({},)) -> Executor:
     """This machine: as many runs at once as there are environments for them."""
-    environments = environments or [{}]
     free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
     for env in environments:
         free.put(env)
@@ -125,56 +111,51 @@ def local(environments: list[dict[str, str]] | None = None) -> Executor:
     return Executor(call, len(environments))
 
 
-def dask(place: str, env: Mapping[str, str]) -> Executor:
-    """The workers of a cluster, ``dask://HOST:PORT``, a run a thread of theirs.
+def dask(address: str, env: Mapping[str, str], processes: int | None = None) -> Executor:
+    """The workers of a scheduler, ``HOST:PORT``, by default a run a thread of theirs.
 
     dask gives a lost worker's runs to others. Raises ``Refused`` if it does not answer, or has no
     worker.
     """
-    distributed, address = _installed("distributed", DASK), place.removeprefix(f"{DASK}://")
+    import distributed
+
     try:
-        client = distributed.Client(address, timeout=ANSWER, set_as_default=False)
-    except (OSError, ValueError) as error:
-        remedy = f"Start it with `dask scheduler`, and give its address: {error}."
-        allowed = f"a cluster that answers within {ANSWER} seconds"
-        raise refusal("executor", place, allowed, remedy) from error
-    try:
-        client.wait_for_workers(1, timeout=ANSWER)
-    except TimeoutError as error:
-        client.close()
-        allowed, remedy = "a cluster with a worker", f"Start workers: dask worker {address}"
-        raise refusal("executor", place, allowed, remedy) from error
+        client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
+        client.wait_for_workers(1, timeout=TIMEOUT)
+    except (OSError, ValueError) as error:  # a TimeoutError is an OSError
+        allowed = f"a cluster that answers within {TIMEOUT} seconds, and has a worker"
+        remedy = f"Start `dask scheduler`, and workers: dask worker {address} ({error})."
+        raise refusal("executor", f"{DASK}://{address}", allowed, remedy) from error
 
     def call(job: Job, options: Options) -> Outcome:
-        # Not pure: a run that has failed may be asked for again.
-        outcome: Outcome = client.submit(execute.do, *_sent(job, options), env, pure=False).result()
+        # Not pure: a run that has failed may be submitted again.
+        sent = _sent(job, options)
+        outcome: Outcome = client.submit(execute.do, *sent, env, pure=False).result()
         return outcome
 
-    def close(asker: str) -> None:
+    def close(owner: str) -> None:
         if client.status == "running":  # else the cluster is gone, and its runs with it
-            while any(client.run(execute.stop, asker).values()):
+            while any(client.run(execute.stop, owner).values()):
                 time.sleep(0.1)
         client.close()
 
-    return Executor(call, max(1, sum(client.nthreads().values())), close)
+    return Executor(call, processes or max(1, sum(client.nthreads().values())), close)
 
 
 def slurm(
-    words: list[str], folder: Path, env: Mapping[str, str], processes: int | None
+    texts: Sequence[str], folder: Path, env: Mapping[str, str], processes: int | None
 ) -> Executor:
     """Jobs of slurm through submitit, a run a job.
 
     Args:
-        words: submitit's options, each ``NAME=VALUE``; ``cluster=local`` are processes here.
+        texts: submitit's options, each ``NAME=VALUE``; ``cluster=local`` are processes here.
         folder: for submitit's files.
         env: environment variables of each run, beside its job's own.
         processes: how many jobs there are at once; None is as slurm sees fit.
 
     Raises ``Refused`` for options that submitit does not know, and without slurm.
     """
-    options = dict(map(_option, words))
-    cluster = options.get(CLUSTER, SLURM)
-    jobs, submitting, closing = _submitit(folder, options), Lock(), Event()
+    jobs, submitting, closing = _submitit(texts, folder), Lock(), Event()
 
     def call(job: Job, options: Options) -> Outcome:
         with submitting:  # one after another, for the scheduler's sake
@@ -186,8 +167,8 @@ def slurm(
         outcome: Outcome = submitted.result()
         return outcome
 
-    at_once = processes or (1 if cluster == LOCAL else None)
-    return Executor(call, at_once, lambda asker: closing.set())
+    at_once = processes or (1 if jobs.cluster == LOCAL else JOBS)
+    return Executor(call, at_once, lambda owner: closing.set())
 
 
 @dataclass(frozen=True)
@@ -204,34 +185,29 @@ class Requeued:
         return DelayedSubmission(self, *arguments)
 
 
-def _submitit(folder: Path, options: dict[str, Any]) -> Any:
+def _submitit(texts: Sequence[str], folder: Path) -> Any:
     """submitit's executor with these options."""
-    submitit = _installed("submitit", SLURM)
-    text = " ".join(f"{name}={value}" for name, value in options.items())
+    import submitit
+
+    options: dict[str, Any] = {}
+    for name, _, value in (text.partition("=") for text in texts):
+        options[name] = value
+        with suppress(ValueError):
+            options[name] = json.loads(value)
     cluster = options.pop(CLUSTER, SLURM)
-    if cluster not in (SLURM, LOCAL) or LIMIT not in options:
-        allowed = f"with {LIMIT}, the minutes of a job, and {CLUSTER} {SLURM} or {LOCAL}"
-        raise refusal("executor_options", text, allowed, f"Like {EXAMPLE}.")
-    # Options of the executor itself; all others are of its jobs.
-    own = {n: options.pop(n) for n in [*options] if n.endswith(("_python", "_num_timeout"))}
     try:
-        executor = submitit.AutoExecutor(folder, cluster, **own)
+        if cluster not in (SLURM, LOCAL) or LIMIT not in options:
+            raise ValueError(f"{LIMIT} are the minutes of a job")
+        # Options of the executor itself; all others are of its jobs.
+        names = [name for name in options if name.endswith(("_python", "_num_timeout"))]
+        executor = submitit.AutoExecutor(folder, cluster, **{n: options.pop(n) for n in names})
         executor.update_parameters(**options)
     except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
-        allowed = f"what submitit takes where slurm is; {CLUSTER}={LOCAL} tries it here"
+        allowed = f"what submitit takes where slurm is, with {LIMIT}, like {EXAMPLE}; "
+        allowed += f"{CLUSTER}={LOCAL} tries it here"
         remedy = " ".join(str(error).split())
-        raise refusal("executor_options", text, allowed, remedy) from error
+        raise refusal("executor_options", " ".join(texts), allowed, remedy) from error
     return executor
-
-
-def _option(word: str) -> tuple[str, Any]:
-    """A name, and its value: JSON, or the text that it is."""
-    name, has_value, value = word.partition("=")
-    if not has_value:
-        raise refusal("executor_options", word, "NAME=VALUE", f"Like {EXAMPLE}.")
-    with suppress(ValueError):
-        return name, json.loads(value)
-    return name, value
 
 
 def _sent(job: Job, options: Options) -> tuple[Job, Options]:
@@ -241,23 +217,9 @@ def _sent(job: Job, options: Options) -> tuple[Job, Options]:
     return replace(job, folder=home / job.folder), replace(options, home=home)
 
 
-def _installed(package: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        allowed = f"{LOCAL}, or {extra} where {package} is installed"
-        remedy = f"Run: {how_to_install(extra)}"
-        raise refusal("executor", extra, allowed, remedy) from error
-
-
 def _threads(threads: int | None) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     return {} if threads is None else dict.fromkeys(names, str(threads))
-
-
-def _cores() -> int:
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 def _visible_gpus() -> list[str]:

@@ -14,15 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import yaml
 
 from finetune.engine.results import write_json
-from finetune.experiments import analyze, command_line, statistics
+from finetune.experiments import analyze, figures, statistics
 from finetune.experiments.analyze import NONE, ArmResult, Paired, TaskResult, against_degree_1
 from finetune.experiments.arms import as_text, described
-from finetune.experiments.plan import Cell, Experiment, Results
+from finetune.experiments.execute import Job
+from finetune.experiments.plan import Experiment
 from finetune.experiments.statistics import LEVEL
 from finetune.plurals import many
 from finetune.settings import recipes
@@ -31,28 +33,22 @@ from finetune.settings.variants import NO_VARIANT, owners
 from hf_graphattn.diagnostics import drawing
 from hf_graphattn.version import how_to_install
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 COMPARISON, SWEEP = "comparison", "sweep"  # names of the files
 FORMATS = (*drawing.FORMATS, "svg")  # of the figures
 CONFIRMING_SEEDS = 8
-HOW = ("launcher", "executor", "executor_options", "processes", "threads", "keep_models")
 HEADINGS = (
     *("task", "arm", "seeds", "metric", "mean ± sd", "difference", "95 % interval", "p"),
     *("p, Holm", "scalars", "s/step", "peak memory"),
 )
 SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}  # that LaTeX writes otherwise
 
-Row = Sequence[str]
-
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, and rows of cells."""
+    """Headings, and rows of jobs."""
 
-    headings: Row
-    rows: Sequence[Row]
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
     def text(self) -> list[str]:
         """The lines for a terminal, columns aligned."""
@@ -68,8 +64,6 @@ class Table:
 
     def latex(self) -> str:
         """A ``tabular`` for the package booktabs."""
-        import pandas as pd
-
         text: str = pd.DataFrame(self.rows, columns=self.headings).to_latex(
             index=False, escape=True
         )
@@ -80,48 +74,55 @@ class Table:
 
 def write(
     experiment: Experiment,
-    cells: Sequence[Cell],
+    jobs: Sequence[Job],
     missing: Mapping[str, str],
     command: Sequence[str],
-    *,
-    best_first: bool = False,
 ) -> str:
     """Write ``comparison.{txt,md,tex,json}``, or ``sweep``, and the figures; returns the text.
 
     Args:
         experiment: the comparison or sweep.
-        cells: its runs, of which those that have ended count, in complete pairs.
+        jobs: its runs, of which those that have ended count, in complete pairs.
         missing: why a run has no results, by its name.
         command: what was called, for the record.
-        best_first: whether settings are listed from the best to the worst.
     """
-    done, folder = analyze.finished(cells), experiment.folder
-    results = analyze.gather(cells, done, experiment.measure.name, missing)
+    done, folder = analyze.finished(jobs), experiment.options.output_dir
+    results = analyze.gather(jobs, done, experiment.metric, missing)
     if not results:
         return "No run has ended: there is nothing to report yet.\n"
-    if best_first:
+    if experiment.is_search:
         results = [analyze.ranked(task) for task in results]
     name = SWEEP if results[0].settings else COMPARISON
-    warnings = analyze.warnings(results, cells)
+    lost = defaultdict(list)  # pairs without these seeds are not compared
+    for task in results:
+        for arm in task.arms:
+            for seed, reason in arm.missing.items():
+                lost[f"{task.task}, {arm.name}", reason].append(str(seed))
+    notes = [f"{arm}: without seed {', '.join(s)} ({why})." for (arm, why), s in lost.items()]
     numbers = {
         **analyze.as_json(results),
         "verdicts": verdicts(results),
         "method": legend(results),
-        "notes": [*warnings, *_missing(results), *analyze.mixtures(done.values())],
+        "notes": [*analyze.warnings(results, jobs), *notes, *analyze.mixtures(done.values())],
         "command": list(command),
-        **analyze.origin(cells, done),
+        **analyze.origin(jobs, done),
     }
     if name == SWEEP:
-        numbers["best"] = _best_json(results[0], experiment, cells)
+        numbers["best"] = _best(results[0], experiment)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", numbers)
     text = _write_tables(results, numbers, folder / name)
-    return f"{text}\n{_draw(results, cells, done, folder, name)}\n"
+    written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
+    if importlib.util.find_spec("matplotlib") is None:
+        return f"{text}\n{written}; figures need matplotlib: {how_to_install('plots')}\n"
+    if (figure := figures.of_report(results)) is not None:
+        title = SWEEP if name == SWEEP else "differences"
+        drawing.save(figure, folder / title, FORMATS)
+        written += f"; {title} as {', '.join(FORMATS)}"
+    return f"{text}\n{written}\n"
 
 
-def _best_json(
-    task: TaskResult, experiment: Experiment, cells: Sequence[Cell]
-) -> dict[str, Any] | None:
+def _best(task: TaskResult, sweep: Experiment) -> dict[str, Any] | None:
     """The best setting, what its number is worth, and the command that confirms it.
 
     None if no setting is complete, or several are equally good: then none is the best.
@@ -130,47 +131,25 @@ def _best_json(
     if len(arms) != 1:
         return None
     tried = {"setting": arms[0].name, "settings_tried": len(task.settings)}
-    confirm = confirmation(arms[0].name, experiment, cells)
+    confirm = confirmation(arms[0], sweep)
     return {**tried, "optimism": analyze.optimism(task.settings), "confirm": confirm}
 
 
-def confirmation(name: str, sweep: Experiment, cells: Sequence[Cell]) -> str:
+def confirmation(arm: ArmResult, sweep: Experiment) -> str:
     """The command that compares a setting with plain attention, with seeds not used yet.
 
-    It keeps every flag of the sweep's runs, in two files that are written for it, and how they
-    were run.
-
-    Args:
-        name: of the setting's arm.
-        sweep: the experiment.
-        cells: all of its runs.
+    It keeps every flag of the sweep's runs, in two files that are written for it.
     """
-    options, folder = sweep.options, sweep.folder
-    arm = next(cell.arm for cell in cells if cell.arm.name == name)
-    files = {"arms": {NO_VARIANT: {}, name: dict(arm.flags)}, "recipe": dict(sweep.common)}
-    flags = {"script": str(options.script), "metric": options.metric, "seeds": CONFIRMING_SEEDS}
-    for title, values in files.items():
-        flags[title] = str(folder / f"confirm-{title}.yaml")
-        Path(flags[title]).write_text(yaml.safe_dump(values, sort_keys=False), "utf-8")
-    flags |= {each: getattr(options, each) for each in HOW}
-    flags |= {"first_seed": sweep.seeds[-1] + 1, "output_dir": f"{folder}-confirm"}
-    default = command_line.of_comparison().get_default
-    argv = recipes.argv({n: v for n, v in flags.items() if v not in (True, default(n))})
-    kept = ["--keep_models"] if options.keep_models else []
-    return shlex.join(["python", str(options.script.with_name("compare.py")), *argv, *kept])
-
-
-def _missing(results: Sequence[TaskResult]) -> list[str]:
-    """A note on each arm that lacks runs: pairs without them are not compared."""
-    seeds = defaultdict(list)
-    for task in results:
-        for arm in task.arms:
-            for seed, why in arm.missing.items():
-                seeds[task.task, arm.name, why].append(str(seed))
-    return [
-        f"{task}, {arm}: without seed {', '.join(lost)} ({why})."
-        for (task, arm, why), lost in seeds.items()
-    ]
+    options, folder = sweep.options, sweep.options.output_dir
+    setting = {flag: value for flag, value in arm.setting.items() if value is not None}
+    arms = {NO_VARIANT: {}, arm.name: {"variant": arm.flags["variant"], **setting}}
+    flags = {"script": options.script, "launcher": options.launcher, "metric": options.metric}
+    for title, values in (("arms", arms), ("recipe", dict(sweep.common))):
+        flags[title] = folder / f"confirm-{title}.yaml"
+        flags[title].write_text(yaml.safe_dump(values, sort_keys=False), "utf-8")
+    flags |= {"seeds": CONFIRMING_SEEDS, "first_seed": sweep.seeds[-1] + 1}
+    argv = recipes.argv({n: v for n, v in flags.items() if v} | {"output_dir": f"{folder}-confirm"})
+    return shlex.join(["python", str(options.script.with_name("compare.py")), *argv])
 
 
 def _write_tables(results: Sequence[TaskResult], numbers: Mapping[str, Any], path: Path) -> str:
@@ -179,42 +158,15 @@ def _write_tables(results: Sequence[TaskResult], numbers: Mapping[str, Any], pat
     if numbers.get("best"):
         sentences += [f"Fresh seeds show whether it differs: {numbers['best']['confirm']}"]
     lines = [*sentences, "", *numbers["method"], ""]
-    text = "\n".join([*rows.text(), "", *lines])
     bullets = [f"- {line}" if line else "" for line in lines]
-    path.with_suffix(".txt").write_text(text, "utf-8")
-    path.with_suffix(".md").write_text("\n".join([*rows.markdown(), "", *bullets]), "utf-8")
-    notes = [f"% {line}" for line in lines]
-    path.with_suffix(".tex").write_text("\n".join([*notes, rows.latex()]), "utf-8")
-    return text
-
-
-def _draw(
-    results: Sequence[TaskResult],
-    cells: Sequence[Cell],
-    done: Mapping[str, Results],
-    folder: Path,
-    name: str,
-) -> str:
-    """Write the figures; returns a line on what has been written."""
-    written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
-    if importlib.util.find_spec("seaborn") is None:
-        return f"{written}; no figures: they need seaborn, {how_to_install('plots')}."
-    from finetune.experiments import figures  # needs it
-
-    drawn: dict[str, Figure | None] = {}
-    if name == SWEEP and any(arm.values for arm in results[0].settings):
-        drawn[SWEEP] = figures.sensitivity(results[0])
-    if name == COMPARISON:
-        if any(arm.paired for task in results for arm in task.arms):
-            drawn["differences"] = figures.differences(results)
-        for task in results:
-            drawn[f"learning_curves-{task.task}"] = figures.learning_curves(task, cells, done)
-    kept = {title: figure for title, figure in drawn.items() if figure is not None}
-    for title, figure in kept.items():
-        drawing.save(figure, folder / title, FORMATS)
-    left = [f"no {title}: nothing was measured twice" for title in drawn if title not in kept]
-    parts = [written, f"{', '.join(kept)} as {', '.join(FORMATS)}" if kept else "", *left]
-    return "; ".join(filter(None, parts))
+    texts = {
+        ".txt": [*rows.text(), "", *lines],
+        ".md": [*rows.markdown(), "", *bullets],
+        ".tex": [*(f"% {line}" for line in lines), rows.latex()],
+    }
+    for ending, text in texts.items():
+        path.with_suffix(ending).write_text("\n".join(text), "utf-8")
+    return "\n".join(texts[".txt"])
 
 
 def table(results: Sequence[TaskResult]) -> Table:
@@ -226,13 +178,11 @@ def table(results: Sequence[TaskResult]) -> Table:
 
 def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
     places, paired = decimals(task), arm.paired
-    metric = f"{task.title} {'↑' if task.greater_is_better else '↓'}"
-    p = (None, None) if paired is None else (paired.p, paired.corrected_p)
     scalars, seconds, memory = (arm.typical.get(name) for name in analyze.COSTS)
     return [
-        *(task.task, arm.name, str(len(arm.values)), metric, arm.as_text(places)),
-        *difference(paired, places),
-        *(_number(value, ".3g") for value in p),
+        *(task.task, arm.name, str(len(arm.values)), f"{task.title} {task.arrow}"),
+        *(arm.as_text(places), *difference(paired, places)),
+        *(_number(p, ".3g") for p in ((paired.p, paired.corrected_p) if paired else (None, None))),
         *(_number(scalars, ".0f"), _number(seconds, ".3g")),
         NONE if memory is None else f"{memory / 2**20:.0f} MiB",
     ]
@@ -245,10 +195,10 @@ def _sweep_table(task: TaskResult) -> Table:
 
     def numbers(arm: ArmResult) -> list[str]:
         values = list(arm.values.values())
-        found = (arm.mean, arm.deviation, min(values), max(values)) if values else [None] * 4
+        made = (arm.mean, arm.deviation, min(values), max(values)) if values else [None] * 4
         moved = [_number(arm.typical.get(analyze.MOVED), ".2g")] if has_moved else []
         paired = difference(arm.paired, places) if plain else []
-        return [str(len(values)), *(_number(x, f".{places}f") for x in found), *moved, *paired]
+        return [str(len(values)), *(_number(x, f".{places}f") for x in made), *moved, *paired]
 
     rows = [[*(as_text(arm.setting.get(f)) for f in flags), *numbers(arm)] for arm in task.settings]
     headings = [*flags, "seeds", "mean", "sd", "min", "max", *(["moved"] if has_moved else [])]
@@ -288,32 +238,29 @@ def _sweep_legend(task: TaskResult) -> list[str]:
     ]
     if task.plain is None:
         return lines
-    lines.append(
-        f"Difference to plain attention ({task.plain.name}), paired by seed; its 95 % interval by "
-        "Student's t, not corrected for the number of settings."
-    )
     general = [flag for flag in task.swept if not owners(flag) and flag != FILTER_RATE]
-    if general:
-        lines.append(
-            f"{', '.join(general)}: plain attention has it too and ran with one value of it "
-            f"alone, which favours the settings. Sweep it with --variant {NO_VARIANT} as well."
-        )
-    return lines
+    favoured = (
+        f"{', '.join(general)}: plain attention has it too and ran with one value of it "
+        f"alone, which favours the settings. Sweep it with --variant {NO_VARIANT} as well."
+    )
+    return [
+        *lines,
+        f"Difference to plain attention ({task.plain.name}), paired by seed; its 95 % interval by "
+        "Student's t, not corrected for the number of settings.",
+        *([favoured] if general else []),
+    ]
 
 
 def arms_as_text(arms: Sequence[ArmResult]) -> str:
     """Each arm's own flags, as on the command line."""
-    texts = [
-        f"{arm.name}: {' '.join(recipes.argv(flags))}"
-        for arm, flags in zip(arms, own_flags(arms), strict=True)
-    ]
+    pairs = zip(arms, own_flags(arms), strict=True)
+    texts = [f"{arm.name}: {' '.join(recipes.argv(flags))}" for arm, flags in pairs]
     return f"Arms: {'; '.join(texts)}."
 
 
 def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
     """For each arm the flags that not all arms have with the same value, its variant first."""
-    first, *others = (arm.flags for arm in arms)
-    common = [n for n in first if all(n in flags and flags[n] == first[n] for flags in others)]
+    common = [n for n, v in arms[0].flags.items() if all(a.flags.get(n) == v for a in arms)]
     return [
         {n: arm.flags[n] for n in sorted(arm.flags, key="variant".__ne__) if n not in common}
         for arm in arms
@@ -332,10 +279,8 @@ def decimals(task: TaskResult) -> int:
     """Digits after the point, so that two digits of the smallest spread of the task are printed."""
     spreads = [arm.deviation for arm in task.arms if arm.values]
     spreads += [a.paired.interval.half_width for a in task.arms if a.paired and a.paired.interval]
-    known = [spread for spread in spreads if spread]
-    if not known:
-        return 4
-    return max(2, next((n for n in range(6) if min(known) * 10**n >= 10), 6))
+    least = min(filter(None, spreads), default=None)
+    return max(2, next((n for n in range(6) if least * 10**n >= 10), 6)) if least else 4
 
 
 def _number(value: float | None, form: str) -> str:
@@ -360,33 +305,26 @@ def verdicts(results: Sequence[TaskResult]) -> list[str]:
 
 def _sweep_verdicts(task: TaskResult) -> list[str]:
     """The best setting, and why its number is too good."""
-    first, settings, places = analyze.best(task), task.settings, decimals(task)
+    first, count, places = analyze.best(task), len(task.settings), decimals(task)
     if not first:
         return ["No setting has a value of every seed yet: none is best."]
-    arm = first[0]
+    arm, settings = first[0], "; ".join(described(each.setting) for each in first)
+    value = f"{task.title} {arm.mean:.{places}f}"
     if len(first) > 1:
         return [
-            f"None of {len(settings)} is best: {len(first)} tie, {task.title} "
-            f"{arm.mean:.{places}f} in the mean over the seeds; "
-            f"{'; '.join(described(each.setting) for each in first)}."
+            f"None of {count} is best: {len(first)} tie, {value} in the mean over the seeds; "
+            f"{settings}."
         ]
     gain = f", {arm.paired.mean:+.{places}f} to {task.arms[0].name}" if arm.paired else ""
-    sentences = [
-        f"Best of {len(settings)}: {described(arm.setting)}; {task.title} "
-        f"{arm.mean:.{places}f}{gain} (mean over {many(len(arm.values), 'seed')})."
-    ]
-    if len(settings) > 1:
-        luck = analyze.optimism(settings)
-        chance = (
-            ""
-            if luck is None
-            else (
-                ": were all equally good, the best would be expected "
-                f"{luck:.{places}f} better than their average, by chance"
-            )
-        )
+    seeds = many(len(arm.values), "seed")
+    sentences = [f"Best of {count}: {settings}; {value}{gain} (mean over {seeds})."]
+    if count > 1:
+        chance, luck = "", analyze.optimism(task.settings)
+        if luck is not None:
+            chance = ": were all equally good, the best would be expected "
+            chance += f"{luck:.{places}f} better than their average, by chance"
         sentences.append(
-            f"It was chosen among {len(settings)} by these rows and seeds, so its number is "
+            f"It was chosen among {count} by these rows and seeds, so its number is "
             f"optimistic{chance}."
         )
     return sentences
@@ -399,33 +337,34 @@ def comparisons(results: Sequence[TaskResult]) -> int:
 
 def verdict(task: TaskResult, arm: ArmResult, count: int) -> str:
     """What the paired differences of one arm show, and what they cannot."""
-    baseline, paired = task.arms[0].name, arm.paired
+    name, baseline, paired = arm.name, task.arms[0].name, arm.paired
     if paired is None:
-        return f"{arm.name}: no verdict, no seed ended both with it and with {baseline}."
-    pairs = len(paired.differences)
-    facts = _facts(task, arm, paired)
+        return f"{name}: no verdict, no seed ended both with it and with {baseline}."
+    pairs, facts = len(paired.differences), _facts(task, arm, paired)
     direction = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
     needed = statistics.pairs_needed(count)
     short = f" ({needed} seeds are needed to show one among {count})" if pairs < needed else ""
     corrected = f", {paired.corrected_p:.2g} corrected for {count} comparisons" if count > 1 else ""
     if pairs == 1:
-        return f"{arm.name}: no verdict, one seed has no spread to judge by: {facts}."
+        return f"{name}: no verdict, one seed has no spread to judge by: {facts}."
     if statistics.smallest_p(pairs) > LEVEL:
-        return (
-            f"{arm.name}: no verdict, {pairs} seeds cannot show a difference from {baseline} "
-            f"(an exact paired test needs {statistics.pairs_needed(1)}): {facts}."
-        )
+        cannot = f"{pairs} seeds cannot show a difference from {baseline}"
+        least = statistics.pairs_needed(1)
+        return f"{name}: no verdict, {cannot} (an exact paired test needs {least}): {facts}."
     if paired.corrected_p <= LEVEL:
-        return f"{arm.name} is {direction} than {baseline}: {facts}{corrected}."
+        return f"{name} is {direction} than {baseline}: {facts}{corrected}."
     if paired.p <= LEVEL:
-        return (
-            f"{arm.name}: {direction} than {baseline} taken alone, but not among {count} "
-            f"comparisons, so not shown: {facts}{corrected}{short}."
+        alone = f"{direction} than {baseline} taken alone, but not among {count} comparisons"
+        return f"{name}: {alone}, so not shown: {facts}{corrected}{short}."
+    least_shown = statistics.least_shown(list(paired.differences.values()), LEVEL / count)
+    if least_shown is not None:
+        short = (
+            f"; with their spread a mean difference below about {least_shown:.{decimals(task)}f}"
         )
-    return (
-        f"{arm.name}: no difference from {baseline} that {pairs} seeds can show: {facts}"
-        f"{_unseen(task, paired, count) or short}."
-    )
+        short += f" does not reach p = {LEVEL}"
+        short += f" among {count} comparisons" if count > 1 else ""
+    nothing = f"no difference from {baseline} that {pairs} seeds can show"
+    return f"{name}: {nothing}: {facts}{short}."
 
 
 def in_per_cent(change: float, before: float) -> str:
@@ -444,16 +383,4 @@ def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
     return (
         f"{task.title} {paired.mean:+.{places}f}{text}{share}, better in {paired.better} of "
         f"{len(paired.differences)} seeds, p = {paired.p:.2g}{without}"
-    )
-
-
-def _unseen(task: TaskResult, paired: Paired, count: int) -> str:
-    """The difference that could not have been seen: Holm's smallest p must reach 0.05 / count."""
-    least = statistics.least_shown(list(paired.differences.values()), LEVEL / count)
-    if least is None:
-        return ""
-    among = f" among {count} comparisons" if count > 1 else ""
-    return (
-        f"; with their spread a mean difference below about {least:.{decimals(task)}f} does not "
-        f"reach p = {LEVEL}{among}"
     )

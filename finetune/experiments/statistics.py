@@ -131,8 +131,8 @@ def limits(pairs: int, comparisons: int) -> str | None:
     if min(1.0, least * comparisons) <= LEVEL:
         return None
     takes = f"It takes {pairs_needed(comparisons)} seeds"
-    said = f"the smallest p of an exact paired test is 2/2^{pairs} = {least:.3g}"
+    text = f"the smallest p of an exact paired test is 2/2^{pairs} = {least:.3g}"
     if among and least <= LEVEL:
-        said += f", {min(1.0, least * comparisons):.3g} after Holm's correction"
+        text += f", {min(1.0, least * comparisons):.3g} after Holm's correction"
         takes += ", or fewer arms or tasks"
-    return f"{many(pairs, 'seed')} cannot show a difference{among}: {said}. {takes}."
+    return f"{many(pairs, 'seed')} cannot show a difference{among}: {text}. {takes}."

@@ -33,13 +33,18 @@ def flag(
         metavar: what --help calls its value; a name that ends in PATH may be a file or a folder.
         aliases: transformers' other names for it, without the dashes.
     """
-    optional = {
-        "metavar": metavar,
-        "rare": rare or None,
-        "aliases": [f"--{name}" for name in aliases] or None,
-    }
-    metadata = {"help": help} | {k: v for k, v in optional.items() if v is not None}
+    metadata = {"help": help, "rare": rare, "aliases": [f"--{name}" for name in aliases]}
+    if metavar is not None:
+        metadata["metavar"] = metavar
     return field(default=default, compare=not free, metadata=metadata)
+
+
+def only(arguments: object, allowed: str, holds: bool, *names: str) -> None:
+    """Raise ``Refused`` for a field that is given though this does not hold: it means nothing."""
+    for name in names:
+        value = getattr(arguments, name)
+        if not holds and value not in (None, False):
+            raise refusal(name, value, allowed, "Drop the flag, or change the other.")
 
 
 def at_least(arguments: object, least: float, *names: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag
+from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag, only
 from finetune.settings.variants import NO_VARIANT, checked_variant
 
 FILTER_RATE = "filter_learning_rate"
@@ -24,7 +24,6 @@ class SourceArguments:
     ``INPUTS`` are the flags that make a model's inputs what they are, in evaluation as in training.
     """
 
-    TITLE: ClassVar[str] = "data"
     INPUTS: ClassVar[tuple[str, ...]] = ()
 
     task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
@@ -68,23 +67,18 @@ class DataArguments(SourceArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.text_column_names is not None:
-            names = [name for part in self.text_column_names for name in part.split(",")]
-            self.text_column_names = names
+        if (names := self.text_column_names) is not None:
+            self.text_column_names = names = [x for name in names for x in name.split(",")]
             if not all(names) or not len(set(names)) == len(names) <= 2:
                 allowed = "one column, or two that are read as a pair"
                 raise refusal("text_column_names", names, allowed, "Name them.")
         at_least(self, 1, "max_length")
-        if self.group_by_length and self.pad_to_max_length:
-            allowed = "without pad_to_max_length, which makes all rows of one length"
-            raise refusal("group_by_length", True, allowed, "Drop one of the two flags.")
 
 
 @dataclass
 class ModelSource:
     """Where the model comes from, as far as every script has it."""
 
-    TITLE: ClassVar[str] = "model"
     model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", metavar=ID_OR_PATH)
     revision: str | None = flag("Branch, tag or commit on the hub.", aliases=["model_revision"])
     cache_dir: str | None = flag(free=True, rare=True)
@@ -128,16 +122,14 @@ class StartArguments(ModelSource):
         if len(starts) != 1:
             allowed, remedy = "exactly one of them", "Say where to start."
             raise refusal(", ".join(names), starts or None, allowed, remedy)
-        if self.config_overrides is not None and self.model_name_or_path is not None:
-            raise refusal(
-                "config_overrides",
-                self.config_overrides,
-                "None for a checkpoint, whose weights fit its own configuration",
-                "Drop it, or give config_name instead of model_name_or_path.",
-            )
-        if self.revision is not None and self.origin is None:
-            allowed = "None with model_type, which is no repository"
-            raise refusal("revision", self.revision, allowed, "Drop the flag.")
+        without = "None for a checkpoint, whose weights fit its own configuration"
+        only(self, without, self.model_name_or_path is None, "config_overrides")
+        only(
+            self,
+            "None with model_type, which is no repository",
+            self.origin is not None,
+            "revision",
+        )
 
     @property
     def source(self) -> str | None:
@@ -148,8 +140,6 @@ class StartArguments(ModelSource):
 @dataclass
 class TuningArguments:
     """What is trained."""
-
-    TITLE: ClassVar[str] = "what is trained"
 
     peft: Literal["none", "lora", "filters"] = flag(
         "Train all; LoRA, the filters and the head; or the filters' scalars and the head.", "none"
@@ -162,18 +152,12 @@ class TuningArguments:
     def __post_init__(self) -> None:
         at_least(self, 1, "lora_r", "lora_alpha")
         at_least(self, 0, "lora_dropout")
-        for name in (*LORA, "lora_target_modules"):
-            value = getattr(self, name)
-            if value is not None and self.peft != "lora":
-                remedy = "Drop the flag, or give --peft lora."
-                raise refusal(name, value, "with peft lora only", remedy)
+        only(self, "with peft lora only", self.peft == "lora", *LORA, "lora_target_modules")
 
 
 @dataclass
 class FilterArguments(TuningArguments):
     """Which graph filter, and what of the model is trained with it."""
-
-    TITLE: ClassVar[str] = "graph filter"
 
     variant: str = flag("Filter to put into each attention: none, or one named below.", NO_VARIANT)
     backend: str = flag("How attention is computed: auto, eager, sdpa ...", "auto")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from finetune.errors import refusal
-from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, at_least, flag, shares
+from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, at_least, flag, only, shares
 from finetune.settings.groups import SourceArguments, StartArguments
 
 BUFFER = 4000  # rows that streamed ones are drawn from
@@ -16,8 +15,6 @@ MOST_STRENGTH = 30  # of torchvision's RandAugment, whose strengths are 0 to 30
 @dataclass
 class AugmentationArguments(SourceArguments):
     """What is drawn anew for each image and epoch, by torchvision; the labels' smoothing."""
-
-    TITLE: ClassVar[str] = "augmentation of training images"
 
     random_resized_crop: float | None = flag("Least share of an image's area to train on: 0.08.")
     horizontal_flip: float | None = flag("Share of training images that are mirrored.")
@@ -47,8 +44,6 @@ class AugmentationArguments(SourceArguments):
 class ImageDataArguments(AugmentationArguments):
     """The images, their labels, and how they are read."""
 
-    TITLE: ClassVar[str] = "images"
-
     train_file: str | None = flag("Own parquet file to train on.", metavar=PATH)
     train_dir: str | None = flag("Own folder, of one for each class.", metavar=FOLDER_PATH)
     validation_dir: str | None = flag("Own folder to evaluate on.", metavar=FOLDER_PATH)
@@ -67,22 +62,11 @@ class ImageDataArguments(AugmentationArguments):
         at_least(self, 0, "dataloader_num_workers")
         at_least(self, 1, "shuffle_buffer_size")
         shares(self, "train_val_split", is_open=True)
-        if self.shuffle_buffer_size is not None and not self.streaming:
-            allowed = "with streaming only, since other rows are drawn from all"
-            remedy = "Drop the flag, or give --streaming."
-            raise refusal("shuffle_buffer_size", self.shuffle_buffer_size, allowed, remedy)
-        for name in ("train_dir", "train_val_split") if self.streaming else ():
-            if (value := getattr(self, name)) is not None:
-                remedy = "Drop one: images of a folder are read when they are needed anyway."
-                raise refusal(name, value, "None with streaming", remedy)
-        sources = ("task_name", "dataset_name", "train_file", "validation_file", "test_file")
-        others = {name: x for name in sources if (x := getattr(self, name)) is not None}
-        if self.train_dir is None and self.validation_dir is not None:
-            remedy = "Name the folder to train on."
-            raise refusal("train_dir", None, "a folder beside validation_dir", remedy)
-        if self.train_dir is not None and others:
-            remedy = "Drop one of the two sources."
-            raise refusal(", ".join(others), others, "none beside train_dir", remedy)
+        only(self, "with streaming only", self.streaming, "shuffle_buffer_size")
+        only(self, "None with streaming", not self.streaming, "train_dir", "train_val_split")
+        only(self, "beside train_dir only", self.train_dir is not None, "validation_dir")
+        others = ("task_name", "dataset_name", "train_file", "validation_file", "test_file")
+        only(self, "none beside train_dir", self.train_dir is None, *others)
 
     @property
     def window(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag, shares
+from finetune.settings.flags import ID_OR_PATH, PATH, at_least, flag, only, shares
 from finetune.settings.groups import SourceArguments, StartArguments
 
 CHARACTERS = "char"
@@ -39,10 +39,9 @@ class LanguageDataArguments(SourceArguments):
         super().__post_init__()
         at_least(self, 2, "block_size")
         at_least(self, 1, "stride")
-        if (self.eval_protocol == "sliding") != (self.stride is not None):
-            allowed = "1 to block_size with eval_protocol sliding, None with block"
-            remedy = f"eval_protocol is {self.eval_protocol}: change one of the two."
-            raise refusal("stride", self.stride, allowed, remedy)
+        is_sliding, has_stride = self.eval_protocol == "sliding", self.stride is not None
+        only(self, "None with eval_protocol block", is_sliding, "stride")
+        only(self, "block without a stride", has_stride or not is_sliding, "eval_protocol")
         shares(self, "validation_split_percentage", scale=100, is_open=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import yaml
 
 from finetune.errors import meant, refusal
-
-MOST_VALUES = 10_000  # of a file that a person writes
 
 
 def read(path: str, known: Iterable[str]) -> dict[str, Any]:
@@ -21,11 +18,8 @@ def read(path: str, known: Iterable[str]) -> dict[str, Any]:
     """
     values = load("recipe", path, "flag: value")
     if not isinstance(values, dict):
-        allowed, remedy = (
-            "a file of lines `flag: value`",
-            "Write one flag on each line, without a -.",
-        )
-        raise refusal("recipe", path, allowed, remedy)
+        allowed = "a file of lines `flag: value`"
+        raise refusal("recipe", path, allowed, "Write one flag on each line, without a -.")
     names = sorted(set(known) - {"recipe"})
     unknown = {str(name): value for name, value in values.items() if name not in names}
     if unknown:
@@ -43,7 +37,7 @@ def load(argument: str, path: str, form: str) -> Any:
         path: of the file.
         form: what the file should hold, for errors; the caller checks that it does.
 
-    Raises ``Refused`` if there is no such file, or it is no YAML, or of too many values.
+    Raises ``Refused`` if there is no such file, or it is no YAML.
     """
     if not Path(path).is_file():
         allowed = f"an existing YAML file of `{form}`"
@@ -54,35 +48,22 @@ def load(argument: str, path: str, form: str) -> Any:
 def parsed(argument: str, source: str, text: str | bytes) -> Any:
     """The data of YAML text; errors name ``argument`` and ``source``.
 
-    Raises ``Refused`` if it is no YAML. A few lines of aliases of aliases mean more values than fit
-    into memory, also into that of an error's text: so many are refused.
+    Raises ``Refused`` if it is no YAML, and for aliases (``*name``): a few lines of aliases of
+    aliases mean more values than fit into memory, also into that of an error's text.
     """
     try:
-        data = yaml.safe_load(text)
-        many = _size(data, {}) > MOST_VALUES
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            remedy = "Write out what is meant."
+            raise refusal(argument, source, "YAML without aliases (*name)", remedy)
+        return yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise refusal(argument, source, "valid YAML", f"Mend it: {error}") from error
-    if many:
-        allowed = f"at most {MOST_VALUES} values, aliases (*name) written out"
-        raise refusal(argument, source, allowed, "Write out what is meant.")
-    return data
-
-
-def _size(value: Any, known: dict[int, float]) -> float:
-    """How many values it is when written out; one that holds itself is infinitely many."""
-    if not isinstance(value, dict | list):
-        return 1
-    if id(value) not in known:
-        known[id(value)] = math.inf
-        items = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_size(item, known) for item in items)
-    return known[id(value)]
 
 
 def argv(flags: Mapping[str, Any]) -> list[str]:
     """The flags as a person types them, to print a command."""
-    found = []
+    typed = []
     for name, value in flags.items():
         values = (value or ["none"]) if isinstance(value, list | tuple) else [value]
-        found += [f"--{name}", *(str(x).lower() if isinstance(x, bool) else str(x) for x in values)]
-    return found
+        typed += [f"--{name}", *(str(x).lower() if isinstance(x, bool) else str(x) for x in values)]
+    return typed

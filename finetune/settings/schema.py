@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -101,6 +102,20 @@ class _Parser(LineParser, HfArgumentParser):
     """transformers' parser with our errors."""
 
 
+@cache
+def _flags(
+    of_script: tuple[type, type], configs: tuple[tuple[str, type], ...]
+) -> dict[str, tuple[Field[Any], Any, str]]:
+    variant_flags = variants.flags_of_all(dict(configs))
+    groups: tuple[Any, ...] = (*of_script, TrainArguments, FilterArguments, variant_flags)
+    hints = [get_type_hints(group) for group in groups]
+    return {
+        each.name: (each, kinds[each.name], _heading(group, each.name))
+        for group, kinds in zip(groups, hints, strict=True)
+        for each in fields(group)
+    }
+
+
 @dataclass(frozen=True)
 class Schema(Generic[Data, Model]):
     """The flags of one script.
@@ -120,48 +135,41 @@ class Schema(Generic[Data, Model]):
 
         Raises ``Refused`` for flags that are unknown or cannot be, and files that are missing.
         """
-        run = self._made(self.given(sys.argv[1:] if argv is None else argv))
-        _check_paths(run)
-        if run.data.metric:
+        return self.run(self.read(sys.argv[1:] if argv is None else argv), is_new=True)
+
+    def run(self, values: Mapping[str, Any], *, is_new: bool = False) -> Run[Data, Model]:
+        """The run of these flags' values, as YAML has them.
+
+        Args:
+            values: by the names of the flags.
+            is_new: whether it begins here; else its files may be elsewhere, or gone.
+
+        Raises ``Refused`` for flags that are missing or cannot be.
+        """
+        values = {n: v for n, v in self.typed(values).items() if v is not None}
+        filled = {name: each.default for name, (each, _, _) in self.flags().items()} | values
+        if missing := [f"--{name}" for name, value in filled.items() if value is MISSING]:
+            raise Refused(f"the following arguments are required: {', '.join(missing)}. {SEE}")
+        groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments)
+        made: Any = [group(**{f.name: filled[f.name] for f in fields(group)}) for group in groups]
+        chosen = {name: value for name, value in values.items() if variants.owners(name)}
+        data, model, train, filters = made
+        run = Run(data, model, train, filters, variants.config_of(filters.variant, chosen))
+        if is_new:
+            _check_paths(run)
+        if is_new and run.data.metric:
             from tasks import metrics
 
             metrics.check_trusted(run.data.metric, run.model.trust_remote_code)
         check_schedule(run.train)
         return run
 
-    def run(self, values: Mapping[str, Any]) -> Run[Data, Model]:
-        """The run of these flags' values, as YAML has them; its files may be elsewhere, or gone.
-
-        Raises ``Refused`` for flags that are missing or cannot be.
-        """
-        run = self._made(self.typed(values))
-        check_schedule(run.train)
-        return run
-
-    def _made(self, values: Mapping[str, Any]) -> Run[Data, Model]:
-        values = {name: value for name, value in values.items() if value is not None}
-        filled: dict[str, Any] = {
-            name: each.default for name, (each, _, _) in self.flags().items()
-        } | values
-        missing = [f"--{name}" for name, value in filled.items() if value is MISSING]
-        if missing:
-            raise Refused(f"the following arguments are required: {', '.join(missing)}. {SEE}")
-        groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments)
-        made: Iterator[Any] = (
-            group(**{f.name: filled[f.name] for f in fields(group)}) for group in groups
-        )
-        data, model, train, filters = made
-        own = {name: value for name, value in values.items() if variants.owners(name)}
-        return Run(data, model, train, filters, variants.config_of(filters.variant, own))
-
-    def given(self, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
+    def read(self, argv: Sequence[str]) -> dict[str, Any]:
         """The values that a command line and its recipe give, by name; the command line wins.
-
-        ``besides`` are flags of the caller's, which an unknown one may mean.
 
         Raises ``Refused`` for unknown flags, and for values that are none of their types.
         """
-        values = self.typed(self.read(argv, besides))
+        values = self.typed(self.read_argv(argv))
         if (path := values.pop("recipe", None)) is None:
             return values
         flags = recipes.read(path, self.flags())
@@ -173,13 +181,12 @@ class Schema(Generic[Data, Model]):
         both = {**self.typed(flags), **values}
         return {name: both[name] for name in self.flags() if name in both}
 
-    def read(self, argv: Sequence[str], besides: Iterable[str] = ()) -> dict[str, Any]:
+    def read_argv(self, argv: Sequence[str]) -> dict[str, Any]:
         """The values that a command line itself gives, by name."""
         namespace, unknown = self.parser().parse_known_args(argv)
         if unknown:
-            flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-            names = [name[2:].replace("-", "_") for name in flags]
-            hint = meant(names, [*self.flags(), *besides], SEE, sign="--")
+            names = [x.partition("=")[0][2:].replace("-", "_") for x in unknown if x[:2] == "--"]
+            hint = meant(names, self.flags(), SEE, sign="--")
             raise Refused(f"unrecognized arguments: {' '.join(unknown)}. {hint}")
         values = vars(namespace)
         if values["do_eval"] and not values["do_train"]:
@@ -196,56 +203,46 @@ class Schema(Generic[Data, Model]):
 
     def flags(self) -> dict[str, tuple[Field[Any], Any, str]]:
         """Each flag's field, its type, and its heading in --help, by its name."""
-        own = variants.flags_of_all(ga.variant_configs())
-        groups: tuple[Any, ...] = (self.data, self.model, TrainArguments, FilterArguments, own)
-        hints = [get_type_hints(group) for group in groups]
-        return {
-            each.name: (each, kinds[each.name], _heading(group, each.name))
-            for group, kinds in zip(groups, hints, strict=True)
-            for each in fields(group)
-        }
+        return _flags((self.data, self.model), tuple(ga.variant_configs().items()))
 
     def parser(self) -> argparse.ArgumentParser:
         """Reads words into values; a flag that is not given is None."""
         flags = self.flags()
         headings: dict[str, list[tuple[str, Any, Any]]] = {}
         for name, (each, kind, heading) in flags.items():
-            metadata = {k: v for k, v in each.metadata.items() if k != "rare"}
-            metadata["help"] = _help(each)
-            if "metavar" not in metadata and get_origin(_scalar(kind)) is not Literal:
-                metadata["metavar"] = METAVARS[_scalar(kind)]
-            kind = bool if _scalar(kind) is bool else kind  # bool | None would need a value
+            metadata = {**each.metadata, "help": _help(each)}
+            del metadata["rare"]
+            scalar, _ = variants.flag_kind(kind)
+            if get_origin(scalar) is not Literal:
+                metadata.setdefault("metavar", METAVARS[scalar])
+            kind = bool if scalar is bool else kind  # bool | None would need a value
             made = (name, kind, field(default=None, metadata=metadata))
             headings.setdefault(heading, []).append(made)
         groups = [
             make_dataclass("Flags", made, namespace={"_argument_group_name": heading})
             for heading, made in headings.items()
         ]
-        needed = [n for n, (f, _, _) in flags.items() if f.default is MISSING]
-        needed = [f"--{n} {flags[n][0].metadata['metavar']}" for n in needed]
-        parser = _Parser(
-            groups,
-            description=self.description,
-            usage=f"%(prog)s {' '.join(needed)} [--FLAG VALUE ...]",
-            epilog=_epilog(flags),
-        )
-        # transformers' own, which together mean one of ours
+        needed = [
+            f"--{n} {f.metadata['metavar']} "
+            for n, (f, _, _) in flags.items()
+            if f.default is MISSING
+        ]
+        usage = f"%(prog)s {''.join(needed)}[--FLAG VALUE ...]"
+        parser = _Parser(groups, description=self.description, usage=usage, epilog=_epilog(flags))
+        # transformers' own, of which two together mean one of ours
+        hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
         for name in ("fp16", "bf16"):
-            constant: dict[str, Any] = {
-                "action": "store_const",
-                "const": name,
-                "dest": "mixed_precision",
-            }
-            parser.add_argument(f"--{name}", help=argparse.SUPPRESS, **constant)
+            hidden |= {"action": "store_const", "const": name, "dest": "mixed_precision"}
+            parser.add_argument(f"--{name}", **hidden)
         for name in ("do_train", "do_eval"):
             parser.add_argument(f"--{name}", help=argparse.SUPPRESS, action="store_true")
         return parser
 
 
 def _heading(group: type, name: str) -> str:
-    """The ``TITLE`` of the class that first has the field."""
+    """The first sentence on the class that first has the field."""
     first = [each for each in group.__mro__ if name in vars(each).get("__annotations__", {})][-1]
-    return str(getattr(first, "TITLE", "flags"))
+    return (first.__doc__ or "flags").partition(".")[0].lower()
 
 
 def _help(each: Field[Any]) -> str:
@@ -265,35 +262,27 @@ def _epilog(flags: Mapping[str, tuple[Field[Any], Any, str]]) -> str:
     return EPILOG.format(rare=",\n".join(f"  {x}" for x in lines), filters="\n".join(filters))
 
 
-def _scalar(kind: Any) -> Any:
-    return variants.flag_kind(kind)[0]
-
-
 def _typed(name: str, value: Any, annotation: Any) -> Any:
     kind, repeats = variants.flag_kind(annotation)
     if repeats:
-        return [
-            _one(name, x, kind) for x in (value if isinstance(value, list | tuple) else [value])
-        ]
+        values = value if isinstance(value, list | tuple) else [value]
+        return [_one(name, x, kind) for x in values]
     return _one(name, value, kind)
 
 
 def _one(name: str, value: Any, kind: Any) -> Any:
     """A value of its type: YAML has 1e-3 as text, no as False, and 2 for a float."""
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
-    if choices:
-        value = "no" if value is False else value
+    if value is False and kind is not bool:
+        value = "no"
+    if choices := get_args(kind):
         if value not in choices:
             remedy = meant([str(value)], choices, "Choose one of these.")
             raise refusal(name, value, ", ".join(choices), remedy)
         return value
     try:
-        if isinstance(value, dict | list) or (isinstance(value, bool) and kind in (int, float)):
+        if isinstance(value, dict | list) or isinstance(value, bool) != (kind is bool):
             raise ValueError
-        if kind is bool and not isinstance(value, bool):
-            raise ValueError
-        made = float(value) if kind is float else value if kind is bool else kind(str(value))
-        return "no" if value is False and kind is str else made
+        return value if kind is bool else float(value) if kind is float else kind(str(value))
     except ValueError as error:
         what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
         raise refusal(name, value, what[kind], "Give such a value.") from error
@@ -306,27 +295,13 @@ def _check_paths(run: Run[Any, Any]) -> None:
         FOLDER_PATH: "an existing folder",
         ID_OR_PATH: "a hub id, or an existing folder",
     }
-    revision, origin = run.model.revision, run.model.origin
-    if revision is not None and Path(origin or "").is_dir():
-        without = f"None with {origin}, a folder, which has no revisions"
-        raise refusal("revision", revision, without, "Drop the flag, or give a hub id.")
+    if run.model.revision is not None and Path(run.model.origin or "").is_dir():
+        without = f"None with {run.model.origin}, a folder, which has no revisions"
+        raise refusal("revision", run.model.revision, without, "Drop the flag, or give a hub id.")
     values = run.flat()
     for each in run._fields():
         kind, value = each.metadata.get("metavar"), values[each.name]
-        if value is None or kind not in allowed or os.path.exists(value):
-            continue
-        is_no_id = value.startswith((".", "~")) or value.count("/") > 1
-        if kind != ID_OR_PATH or is_no_id or Path(value).is_absolute():
-            raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")
-
-
-def check_learning_rate(run: Run[Any, Any]) -> None:
-    """Raise ``Refused`` for a learning rate of scalars that are not learned."""
-    rate = run.filter.filter_learning_rate
-    if rate is not None and run.variant is not None and not run.learns_scalars():
-        raise refusal(
-            f"filter_learning_rate with variant {run.filter.variant}",
-            rate,
-            "with a variant that learns scalars",
-            "Drop the flag, or name the scalars to learn with --trainable.",
-        )
+        if kind in allowed and value is not None and not os.path.exists(value):
+            is_id = not value.startswith((".", "~", "/")) and value.count("/") < 2
+            if kind != ID_OR_PATH or not is_id:
+                raise refusal(each.name, value, allowed[kind], "It does not exist: check the path.")

@@ -7,10 +7,10 @@ import math
 import os
 from dataclasses import MISSING, dataclass
 from inspect import signature
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from finetune.errors import refusal
-from finetune.settings.flags import at_least, flag, shares
+from finetune.settings.flags import at_least, flag, only, shares
 
 Schedule = Literal[
     "linear",
@@ -30,13 +30,10 @@ NOWHERE, EVERY = "none", "all"  # of trackers, as transformers names them
 class OutputArguments:
     """Where results go."""
 
-    TITLE: ClassVar[str] = "output"
-
     output_dir: str = flag("For results and the model.", MISSING, free=True, metavar="FOLDER")
     overwrite_output_dir: bool = flag("Remove another run from it.", False, free=True)
     do_predict: bool = flag("Write predictions for the test splits.", False, free=True)
     logging_steps: int | None = flag(free=True, rare=True)  # default: once a minute, or a bar
-    with_tracking: bool = flag(default=False, free=True, rare=True)  # to all trackers
     report_to: str | None = flag("Log to a tracker: tensorboard, all, none ...", free=True)
     push_to_hub: bool = flag("Upload the model, its card and results.", False, free=True)
     hub_model_id: str | None = flag("Repository to push to; default: output_dir's name.", free=True)
@@ -53,15 +50,12 @@ class OutputArguments:
     @property
     def tracker(self) -> str | None:
         """Where to log beside the files; None is nowhere."""
-        name = self.report_to or (EVERY if self.with_tracking else NOWHERE)
-        return None if name == NOWHERE else name
+        return None if self.report_to == NOWHERE else self.report_to
 
 
 @dataclass(kw_only=True)
 class CheckpointArguments(OutputArguments):
     """When a run is saved, continued and stopped, and what it reports meanwhile."""
-
-    TITLE: ClassVar[str] = "checkpoints and evaluation"
 
     recipe: str | None = flag("YAML file of `flag: value`; flags given here win.", free=True)
     checkpointing_steps: str | None = flag(
@@ -75,7 +69,6 @@ class CheckpointArguments(OutputArguments):
     checkpoints_total_limit: int | None = flag(
         "Keep the newest so many, and the best.", free=True, aliases=["save_total_limit"]
     )
-    eval_strategy: Literal["epoch", "steps"] | None = flag(free=True, rare=True)
     eval_steps: int | None = flag("Evaluate every so many updates, not at epochs' ends.")
     early_stopping_patience: int | None = flag("Stop after so many evaluations without a best.")
     metric_for_best_model: str | None = flag(rare=True)  # default: the task's main one
@@ -88,23 +81,14 @@ class CheckpointArguments(OutputArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, 1, "checkpoints_total_limit", "eval_steps", "early_stopping_patience")
-        if self.do_eval_only and self.push_to_hub:
-            remedy = "Push the run that trained the model: its card has its metrics already."
-            raise refusal("push_to_hub", True, "False with do_eval_only: no model is saved", remedy)
-        if self.eval_strategy not in (None, "steps" if self.eval_steps else EACH_EPOCH):
-            allowed = f"steps with eval_steps, {EACH_EPOCH} without"
-            remedy = "Give --eval_steps how many updates, or drop one of the two."
-            raise refusal("eval_strategy", self.eval_strategy, allowed, remedy)
-        if (steps := self.checkpointing_steps) == "no":  # transformers' save_strategy
-            self.checkpointing_steps = None
-        elif steps not in (None, EACH_EPOCH) and not (steps.isdecimal() and int(steps) > 0):
+        only(
+            self, "False with do_eval_only: no model is saved", not self.do_eval_only, "push_to_hub"
+        )
+        steps = self.checkpointing_steps
+        if steps not in (None, EACH_EPOCH) and not (steps.isdecimal() and int(steps) > 0):
             allowed = f"a whole number from 1 on, or {EACH_EPOCH}"
             remedy = "Give --checkpointing_steps one of the two, or drop it."
             raise refusal("checkpointing_steps", steps, allowed, remedy)
-        if self.resume_from_checkpoint == "":
-            raise refusal("resume_from_checkpoint", "", f"a folder, or {LAST}", "Drop the flag.")
-        if self.resume_from_checkpoint is not None:
-            self.resume_from_checkpoint = os.path.expanduser(self.resume_from_checkpoint)
 
     @property
     def keeps_best(self) -> bool:
@@ -117,8 +101,6 @@ class CheckpointArguments(OutputArguments):
 @dataclass(kw_only=True)
 class TrainArguments(CheckpointArguments):
     """How to train, and where results go."""
-
-    TITLE: ClassVar[str] = "training"
 
     per_device_train_batch_size: int = flag("Training batch of one process.", 8)
     per_device_eval_batch_size: int = flag("Evaluation batch of one process.", 8)
@@ -143,43 +125,33 @@ class TrainArguments(CheckpointArguments):
         at_least(self, 1, "per_device_train_batch_size", "per_device_eval_batch_size")
         at_least(self, 1, "num_train_epochs", "max_train_steps", "gradient_accumulation_steps")
         at_least(self, 0, "learning_rate", "weight_decay", "num_warmup_steps", "max_grad_norm")
-        at_least(self, 0, "seed", "adam_beta1", "adam_beta2", "adam_epsilon")
+        at_least(self, 0, "seed")
         shares(self, "warmup_ratio")
-        for name in ("adam_beta1", "adam_beta2"):
-            if getattr(self, name) >= 1:
-                raise refusal(name, getattr(self, name), "0 to below 1", "Give such a number.")
-        if self.warmup_ratio and self.num_warmup_steps:
-            allowed = f"0 beside num_warmup_steps {self.num_warmup_steps}"
-            raise refusal("warmup_ratio", self.warmup_ratio, allowed, "Give only one of the two.")
+        only(self, "0 beside warmup_ratio", not self.warmup_ratio, "num_warmup_steps")
 
     @property
     def schedule_settings(self) -> dict[str, Any]:
         """`lr_scheduler_kwargs` as a dict."""
-        settings: dict[str, Any] = json.loads(self.lr_scheduler_kwargs or "{}")
-        return settings
+        return dict(json.loads(self.lr_scheduler_kwargs or "{}"))
 
 
 def check_schedule(train: TrainArguments) -> None:
-    """Raise ``Refused`` if the schedule does not take its settings, or needs others."""
+    """Raise ``Refused`` if the schedule would ignore a setting, or take it for another number."""
     # Imported once all other flags are right: this takes seconds.
-    import torch
-    from transformers import SchedulerType, get_scheduler
+    from transformers import SchedulerType
     from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
-    kind = train.lr_scheduler_type
     everywhere = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
-    function: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(kind)]
-    own = sorted(set(signature(function).parameters) - everywhere)
-    numbers = f"{', '.join(own)}, each a number of at least 0"
-    allowed = f"a JSON object with {numbers if own else 'nothing'}"
+    function: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(train.lr_scheduler_type)]
+    names = sorted(set(signature(function).parameters) - everywhere)
     try:
         settings = train.schedule_settings
-        if not (isinstance(settings, dict) and set(settings) <= set(own)):
-            raise TypeError("Other settings would be ignored")
+        if set(settings) - set(names):
+            raise ValueError("Others would be ignored")
         if not all(math.isfinite(value) and value >= 0 for value in settings.values()):
             raise ValueError("Another number would be taken for 0")
-        optimizer = torch.optim.SGD([torch.zeros(1)], lr=train.learning_rate)
-        get_scheduler(kind, optimizer, 0, 2, settings)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        given = train.lr_scheduler_kwargs
-        raise refusal(f"lr_scheduler_kwargs of {kind}", given, allowed, f"{error}.") from error
+    except (TypeError, ValueError) as error:
+        numbers = f"{', '.join(names)}, each a number of at least 0" if names else "nothing"
+        name = f"lr_scheduler_kwargs of {train.lr_scheduler_type}"
+        allowed = f"a JSON object with {numbers}"
+        raise refusal(name, train.lr_scheduler_kwargs, allowed, f"{error}.") from error

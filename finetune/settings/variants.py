@@ -77,17 +77,19 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
                     f"{variant}'s field {each.name} is {hints[each.name]}; allowed: the type "
                     f"{made[each.name][1]} that it has in another variant. Rename it."
                 )
-            own = flag(f"{each.metadata.get('help')}.", rare=each.name not in COMMON)
-            made.setdefault(each.name, (each.name, kind, own))
-    return make_dataclass("VariantArguments", made.values(), namespace={"TITLE": "graph filter"})
+            made_flag = flag(f"{each.metadata.get('help')}.", rare=each.name not in COMMON)
+            made.setdefault(each.name, (each.name, kind, made_flag))
+    return make_dataclass(
+        "VariantArguments", made.values(), namespace={"__doc__": "Settings of graph filters."}
+    )
 
 
 def summary(variant: str) -> str:
     """The variant's own settings with their defaults, in a line."""
-    own = [f for f in fields(ga.variant_configs()[variant]) if f.name not in COMMON]
-    values = (f.default for f in own)
+    settings = [f for f in fields(ga.variant_configs()[variant]) if f.name not in COMMON]
+    values = (f.default for f in settings)
     texts = (" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values)
-    return ", ".join(f"{f.name} {text}" for f, text in zip(own, texts, strict=True)) or "none"
+    return ", ".join(f"{f.name} {text}" for f, text in zip(settings, texts, strict=True)) or "none"
 
 
 def flag_kind(annotation: Any) -> tuple[type, bool]:
@@ -105,6 +107,4 @@ def flag_kind(annotation: Any) -> tuple[type, bool]:
 
 
 def _as_setting(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return () if value == ["none"] else tuple(value)
+    return () if value == ["none"] else tuple(value) if isinstance(value, list) else value

@@ -19,13 +19,7 @@ from finetune.experiments.statistics import LEVEL
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.drawing import DPI
 from hf_graphattn.loading.load import load_any
-from hf_graphattn.shell.diagnose import (
-    batches,
-    load_processor,
-    load_tokenizer,
-    readable,
-    token_ids,
-)
+from hf_graphattn.shell import diagnose as shell
 
 # Of each statistic its name, and whether tokens with more of it are less alike.
 STATISTICS = {
@@ -59,13 +53,18 @@ def look(
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))
     plain = next(iter(first.values()))
-    begun = _fresh(plain) if start is None else AutoModel.from_pretrained(start)
-    before = _diagnosis(begun, plain, rows)
-    found = {
+    torch.manual_seed(0)
+    first_model = (
+        AutoModel.from_config(AutoConfig.from_pretrained(plain))
+        if start is None
+        else AutoModel.from_pretrained(start)
+    )
+    before = _diagnosis(first_model, plain, rows)
+    after = {
         seed: {arm: _diagnosis(load_any(str(path)), path, rows) for arm, path in of_seed.items()}
         for seed, of_seed in tqdm(runs.items(), desc=f"Looking inside {name}", unit="seed")
     }
-    drawn = figures({"before": before} | found[next(iter(runs))])
+    drawn = figures({"before": before} | after[next(iter(runs))])
     for figure in FIGURES:
         drawn[figure].savefig(folder / f"{name}-{figure}.png", dpi=DPI)
     numbers = {
@@ -74,7 +73,7 @@ def look(
         "before": _by_depth(before),
         "seeds": {
             seed: {arm: _by_depth(diagnosis) for arm, diagnosis in of_seed.items()}
-            for seed, of_seed in found.items()
+            for seed, of_seed in after.items()
         },
     }
     write_json(folder / f"{name}-depth.json", numbers)
@@ -83,17 +82,13 @@ def look(
 def _diagnosis(model: PreTrainedModel, folder: Path, rows: Sequence[Any]) -> Diagnosis:
     """Of a model that reads them by the tokenizer or the image processor in the folder."""
     if isinstance(rows[0], str):
-        tokenizer = load_tokenizer(str(folder))
-        length = readable(LENGTH, model, tokenizer)
-        ids = token_ids(tokenizer, list(rows), length, len(rows))
-        return diagnose(model, batches(model, tokenizer, ids, BATCH), max_sequences=len(rows))
-    pixels = load_processor(str(folder))(list(rows), return_tensors="pt")["pixel_values"]
+        tokenizer = shell.load_tokenizer(str(folder))
+        length = shell.readable(LENGTH, model, tokenizer)
+        ids = shell.token_ids(tokenizer, list(rows), length, len(rows))
+        batches = shell.batches(model, tokenizer, ids, BATCH)
+        return diagnose(model, batches, max_sequences=len(rows))
+    pixels = shell.load_processor(str(folder))(list(rows), return_tensors="pt")["pixel_values"]
     return diagnose(model, [{"pixel_values": pixels}], max_sequences=len(rows))
-
-
-def _fresh(path: Path) -> PreTrainedModel:
-    torch.manual_seed(0)
-    return AutoModel.from_config(AutoConfig.from_pretrained(path))
 
 
 def _by_depth(diagnosis: Diagnosis) -> dict[str, list[float]]:
@@ -111,12 +106,12 @@ def section(name: str, folder: Path) -> list[str]:
     source = folder / f"{name}-depth.json"
     if not source.is_file():
         return []
-    found = json.loads(source.read_text("utf-8"))
-    seeds = list(found["seeds"])
-    compared = [analyze.against_baseline([_result(found, s, LAST)])[0] for s in STATISTICS]
-    rows = [row for task in compared for row in _rows(found, task)]
+    numbers = json.loads(source.read_text("utf-8"))
+    seeds = list(numbers["seeds"])
+    compared = [analyze.against_baseline([_result(numbers, s, LAST)])[0] for s in STATISTICS]
+    rows = [row for task in compared for row in _rows(numbers, task)]
     return [
-        f"## Inside: {found['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
+        f"## Inside: {numbers['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
         "",
         *report.Table(HEADINGS, rows).markdown(),
         "",
@@ -126,7 +121,7 @@ def section(name: str, folder: Path) -> list[str]:
         "the seeds; differences paired by seed, p corrected over the arms of a statistic. The "
         f"figures are of seed {seeds[0]}.",
         "",
-        *(f"![{f} by depth]({name}-{f}.png)" for f in found["figures"]),
+        *(f"![{f} by depth]({name}-{f}.png)" for f in numbers["figures"]),
         "",
     ]
 
@@ -135,13 +130,11 @@ def verdict(compared: Sequence[TaskResult]) -> str:
     """Which arms' tokens were shown to be less alike, or more, by which statistics."""
     statistics = defaultdict(list)  # of (less or more, arms)
     for task in compared:
-        ways = defaultdict(list)
-        for arm in task.arms:
-            if arm.paired is not None and arm.paired.corrected_p <= LEVEL:
-                is_less = (arm.paired.mean > 0) == task.greater_is_better
-                ways["less" if is_less else "more"].append(arm.name)
-        for way, arms in ways.items():
-            statistics[way, ", ".join(arms)].append(task.task)
+        shown = [a for a in task.arms if a.paired and a.paired.corrected_p <= LEVEL]
+        is_less = {a.name: (a.paired.mean > 0) == task.greater_is_better for a in shown if a.paired}
+        for way in dict.fromkeys(is_less.values()):
+            arms = ", ".join(name for name, less in is_less.items() if less == way)
+            statistics["less" if way else "more", arms].append(task.task)
     parts = [
         f"tokens are {way} alike in {arms} by {', '.join(titles)}"
         for (way, arms), titles in statistics.items()
@@ -149,25 +142,22 @@ def verdict(compared: Sequence[TaskResult]) -> str:
     return f"Shown here: {'; '.join(parts) or 'no difference in any of these'}."
 
 
-def _result(found: Mapping[str, Any], statistic: str, depth: int) -> TaskResult:
+def _result(numbers: Mapping[str, Any], statistic: str, depth: int) -> TaskResult:
     """A statistic at one depth, as a comparison's metric: better is less alike."""
     title, more_is_less_alike = STATISTICS[statistic]
-    seeds = found["seeds"]
-
-    def result(arm: str) -> ArmResult:
-        return ArmResult(
-            arm, {int(seed): of_seed[arm][statistic][depth] for seed, of_seed in seeds.items()}
-        )
-
-    arms = [result(arm) for arm in next(iter(seeds.values()))]
+    values: dict[str, dict[int, float]] = defaultdict(dict)
+    for seed, by_arm in numbers["seeds"].items():
+        for arm, by_statistic in by_arm.items():
+            values[arm][int(seed)] = by_statistic[statistic][depth]
+    arms = [ArmResult(arm, by_seed) for arm, by_seed in values.items()]
     return TaskResult(title, statistic, more_is_less_alike, arms)
 
 
-def _rows(found: Mapping[str, Any], last: TaskResult) -> Iterator[list[str]]:
+def _rows(numbers: Mapping[str, Any], last: TaskResult) -> Iterator[list[str]]:
     """The table's rows on one statistic: the start, plain attention, and each arm against it."""
-    begun = found["before"][last.metric]
-    yield [f"{last.task}: before", f"{begun[EMBEDDINGS]:.3f}", f"{begun[LAST]:.3f}", *[NONE] * 3]
-    first = _result(found, last.metric, EMBEDDINGS)
+    start = numbers["before"][last.metric]
+    yield [f"{last.task}: before", f"{start[EMBEDDINGS]:.3f}", f"{start[LAST]:.3f}", *[NONE] * 3]
+    first = _result(numbers, last.metric, EMBEDDINGS)
     for at_first, arm in zip(first.arms, last.arms, strict=True):
         p = f"{arm.paired.corrected_p:.3g}" if arm.paired else NONE
         means = [f"{at_first.mean:.3f}", f"{arm.mean:.3f}"]

@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from finetune.engine.results import write_json
-from finetune.experiments import analyze, report
+from finetune.experiments import analyze, figures, report
 from finetune.experiments.analyze import NONE, ArmResult, Paired, TaskResult
 from finetune.experiments.report import Table, decimals, in_per_cent
 from finetune.experiments.statistics import LEVEL
@@ -37,35 +37,30 @@ def keep(name: str, run: Path, docs: Path) -> None:
 
 def draw(name: str, docs: Path) -> None:
     """Draw a study's figure from the numbers that were kept."""
-    from finetune.experiments import figures  # of the extra plots
-
     folder = docs / "evidence"
-    found = analyze.results_of(_numbers(name, folder))
-    is_sweep = bool(found[0].settings)
-    figure = figures.sensitivity(found[0]) if is_sweep else figures.differences(found)
-    drawing.save(figure, folder / name, ["png"])
+    if figure := figures.of_report(analyze.results_of(_numbers(name, folder))):
+        drawing.save(figure, folder / name, ["png"])
 
 
 def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """A report's numbers without what holds paths of the machine that it was run on."""
+    """A report's numbers without what holds paths of the machine that it was run on.
+
+    Of an arm's flags are left those that not all arms have, and the variant, which says how the
+    arm is drawn.
+    """
     kept = {name: value for name, value in numbers.items() if name not in ("best", "command")}
     if "tasks" in kept:
-        found = analyze.results_of(numbers)
-        own = [_own_flags(task.arms) for task in found]
         kept["tasks"] = [
             task
-            | {"arms": [arm | {"flags": f} for arm, f in zip(task["arms"], flags, strict=True)]}
-            for task, flags in zip(kept["tasks"], own, strict=True)
+            | {
+                "arms": [
+                    arm | {"flags": {"variant": arm["flags"]["variant"], **flags}}
+                    for arm, flags in zip(task["arms"], report.own_flags(results.arms), strict=True)
+                ]
+            }
+            for task, results in zip(kept["tasks"], analyze.results_of(numbers), strict=True)
         ]
     return kept
-
-
-def _own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
-    """Those that not all arms have, and the variant, which says how an arm is drawn."""
-    return [
-        {"variant": arm.flags["variant"], **own}
-        for arm, own in zip(arms, report.own_flags(arms), strict=True)
-    ]
 
 
 def write(studies: Sequence[Study], docs: Path) -> Path:
@@ -80,11 +75,12 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
     ]
     others = [study for study in known if not study.compares]
     left = [f"- {study.title}" for study in studies if study not in known]
-    parts = [[HEAD], lines(compared)]
-    parts += [["## Sweeps, and choices of settings", "", *map(_link, others), ""]] if others else []
-    parts += [["## Not run yet", "", *left, ""]] if left else []
-    parts += [["```{toctree}", ":hidden:", "", *(f"evidence/{s.name}" for s in known), "```", ""]]
-    page.write_text("\n".join("\n".join(lines) for lines in parts), "utf-8")
+    text = [HEAD, *lines(compared)]
+    if others:
+        text += ["## Sweeps, and choices of settings", "", *map(_link, others), ""]
+    text += ["## Not run yet", "", *left, ""] if left else []
+    text += ["```{toctree}", ":hidden:", "", *(f"evidence/{s.name}" for s in known), "```", ""]
+    page.write_text("\n".join(text), "utf-8")
     for study in known:
         (folder / f"{study.name}.md").write_text("\n".join(study_page(study, folder)), "utf-8")
     return page
@@ -93,19 +89,27 @@ def write(studies: Sequence[Study], docs: Path) -> Path:
 def study_page(study: Study, folder: Path) -> list[str]:
     """The lines of the page of one study, whose numbers ``folder`` has."""
     numbers = _numbers(study.name, folder)
-    found = analyze.results_of(numbers)
-    is_sweep = bool(found[0].settings)
-    remarks = (*report.verdicts(found), *numbers["notes"])
+    results = analyze.results_of(numbers)
+    remarks = (*report.verdicts(results), *numbers["notes"])
+    columns = ("paper", "setting", "figure")
+    reported = Table(
+        ("reported", *columns[1:]), [[row[x] for x in columns] for row in study.reported]
+    )
+    is_sweep = bool(results[0].settings)
+    versions, git, machine = (
+        analyze.origin_as_text(name, numbers[name]) for name in ("versions", "git", "machine")
+    )
+    runs = f"{numbers['runs']} runs, about {numbers['hours']:.1f} hours in all"
     return [
         *(f"# {study.title}", ""),
         *("A study of [Evidence](../evidence.md), which says what the columns mean.", ""),
-        *(*report.table(found).markdown(), ""),
+        *(*report.table(results).markdown(), ""),
         *(*(f"- {remark}" for remark in remarks), ""),
         *(*(f"![{study.title}]({figure})" for figure in numbers["figures"]), ""),
-        *_reported(study),
+        *([*reported.markdown(), ""] if study.reported else []),
         *(f"The papers: {study.paper}", ""),
-        *([] if is_sweep else [report.arms_as_text(found[0].arms), ""]),
-        *(_cost(numbers), ""),
+        *([] if is_sweep else [report.arms_as_text(results[0].arms), ""]),
+        *(f"{runs}. {machine}; {versions}; commit {git}.", ""),
         *look.section(study.name, folder),
     ]
 
@@ -118,23 +122,6 @@ def _numbers(name: str, folder: Path) -> dict[str, Any]:
     return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
-def _reported(study: Study) -> list[str]:
-    """The papers' rows, to read ours beside them."""
-    if not study.reported:
-        return []
-    headings = ("paper", "setting", "figure")
-    rows = [[row[name] for name in headings] for row in study.reported]
-    return [*Table(("reported", *headings[1:]), rows).markdown(), ""]
-
-
-def _cost(numbers: Mapping[str, Any]) -> str:
-    versions, git, machine = (
-        analyze.origin_as_text(name, numbers[name]) for name in ("versions", "git", "machine")
-    )
-    runs = f"{numbers['runs']} runs, about {numbers['hours']:.1f} hours in all"
-    return f"{runs}. {machine}; {versions}; commit {git}."
-
-
 HEADINGS = (
     *("study", "against", "signal to noise", "margin", "arm", "seeds", "change", "95 % interval"),
     *("in the paper", "in our interval", "verdict"),
@@ -142,17 +129,15 @@ HEADINGS = (
 COLUMNS = (Path(__file__).parent / "columns.md").read_text("utf-8")
 
 
-def lines(found: Iterable[tuple[Study, TaskResult]]) -> list[str]:
+def lines(compared: Iterable[tuple[Study, TaskResult]]) -> list[str]:
     """The table of these studies in Markdown, and what its columns mean."""
-    rows = [
-        [*(_study(study, task) if place == 0 else [""] * 4), *_row(arm, task, effects)]
-        for study, plain in found
-        for task, effects in (
-            (plain, study.effects),
-            *((task, {}) for task in analyze.against_degree_1([plain])),
-        )
-        for place, arm in enumerate(counted(task, study.again))
-    ]
+    rows = []
+    for study, plain in compared:
+        for task in (plain, *analyze.against_degree_1([plain])):
+            effects = study.effects if task is plain else {}
+            for place, arm in enumerate(counted(task, study.again)):
+                head = _study(study, task) if place == 0 else [""] * 4
+                rows.append([*head, *_row(arm, task, effects.get(arm.name))])
     return [*Table(HEADINGS, rows).markdown(), "", *COLUMNS.splitlines(), ""]
 
 
@@ -186,26 +171,22 @@ def signal_to_noise(task: TaskResult) -> tuple[float, float] | None:
 
 
 def _study(study: Study, task: TaskResult) -> Sequence[str]:
-    first = task.arms[0]
-    direction = "↑" if task.greater_is_better else "↓"
-    ratios = signal_to_noise(task)
+    first, ratios = task.arms[0], signal_to_noise(task)
     return [
         f"[{study.title}](evidence/{study.name}.md)",
-        f"{first.name}: {task.title} {direction} {first.mean:.{decimals(task)}f}",
+        f"{first.name}: {task.title} {task.arrow} {first.mean:.{decimals(task)}f}",
         "{:.2g}, paired {:.2g}".format(*ratios) if ratios else NONE,
         f"{margin(task.metric):g} %",
     ]
 
 
-def _row(arm: ArmResult, task: TaskResult, effects: Mapping[str, Effect]) -> Sequence[str]:
-    paired, effect = arm.paired, effects.get(arm.name)
+def _row(arm: ArmResult, task: TaskResult, effect: Effect | None) -> Sequence[str]:
+    paired = arm.paired
     assert paired is not None
     before = _before(task, paired)
     ends = paired.interval.ends if paired.interval else ()
     return [
-        arm.name,
-        str(len(paired.differences)),
-        in_per_cent(paired.mean, before),
+        *(arm.name, str(len(paired.differences)), in_per_cent(paired.mean, before)),
         " to ".join(in_per_cent(end, before) for end in ends) or NONE,
         *_of_paper(effect, [end / abs(before) for end in ends]),
         word(task, paired),

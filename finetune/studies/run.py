@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from tasks import demo_lm, image_classification
 
 Effect = str | Sequence[str | float]
 ROWS = 32  # of the validation set, for the look inside
-PLACES = ("glue", "ptb", "bert", "shakespeare")  # of data and models, in the rows' braces
+SOURCES = ("glue", "ptb", "bert", "shakespeare")  # of data and models, in the rows' braces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,49 +56,38 @@ class Study:
 
     def experiment(self, options: argparse.Namespace) -> plan.Experiment:
         """What is run; ``options`` are those of `evidence.py`."""
-        folder, places = ROOT / "finetune", {name: getattr(options, name) for name in PLACES}
-        common = {
-            "script": folder / self.script,
-            "seeds": self.seeds,
-            "first_seed": self.first_seed,
-            "output_dir": options.runs / self.name,
-            **{name: getattr(options, name) for name in ("processes", "threads", "report_only")},
-        }
-        flags = [word.format(**places) for word in self.flags.split()]
-        if self.space is not None:
-            sweep, flags = command_line.of_sweep().parse_known_args(flags)
-            space = str(folder / "spaces" / f"{self.space}.yaml")
-            vars(sweep).update(common | {"variant": self.variant, "space": space})
-            return plan.sweep(sweep, flags)
-        comparison, flags = command_line.of_comparison().parse_known_args(flags)
-        own: dict[str, Any] = {
-            "arms": str(folder / "arms" / f"{self.arms}.yaml"),
-            "variants": self.variants,
-        }
-        own |= {"variant_flags": self.own, "baseline": self.baseline}
-        vars(comparison).update(common | own | {"keep_models": self.reads is not None})
-        return plan.comparison(comparison, flags)
+        folder = ROOT / "finetune"
+        argv = [each.format(**_sources(options)) for each in self.flags.split()]
+        is_sweep = self.space is not None
+        parser = command_line.of_sweep() if is_sweep else command_line.of_comparison()
+        called, flags = parser.parse_known_args(argv)
+        called.script, called.output_dir = folder / self.script, options.runs / self.name
+        called.seeds, called.first_seed = self.seeds, self.first_seed
+        for name in ("processes", "threads", "report_only"):
+            setattr(called, name, getattr(options, name))
+        if is_sweep:
+            called.variant, called.space = self.variant, str(folder / f"spaces/{self.space}.yaml")
+            return plan.sweep(called, flags)
+        called.arms, called.variants = str(folder / f"arms/{self.arms}.yaml"), self.variants
+        called.variant_flags, called.baseline = self.own, self.baseline
+        called.keep_models = self.reads is not None
+        return plan.comparison(called, flags)
 
     def run(self, options: argparse.Namespace) -> int:
         """Run what is not done yet; returns the exit code."""
         missing = conduct.conduct(self.experiment(options), ["finetune/evidence.py", self.name])
         if models := self._models(options.runs) if self.reads else {}:
-            places = {name: getattr(options, name) for name in PLACES}
-            start = None if self.start is None else self.start.format(**places)
+            start = self.start and self.start.format(**_sources(options))
             look.look(self.name, start, models, self._rows(options), options.docs / "evidence")
         return missing
 
     def _models(self, runs: Path) -> Mapping[int, Mapping[str, Path]]:
         """Each arm's run by its seed, of the seeds whose models were all kept."""
-        found = {
-            seed: {
-                arm: path.parent
-                for arm in self.variants
-                for path in runs.glob(f"{self.name}/*/{arm}/seed-{seed}/model.safetensors")
-            }
-            for seed in range(self.seeds)
-        }
-        return {seed: arms for seed, arms in found.items() if len(arms) == len(self.variants)}
+        models: dict[int, dict[str, Path]] = {}
+        for seed, arm in itertools.product(range(self.seeds), self.variants):
+            for path in runs.glob(f"{self.name}/*/{arm}/seed-{seed}/model.safetensors"):
+                models.setdefault(seed, {})[arm] = path.parent
+        return {seed: arms for seed, arms in models.items() if len(arms) == len(self.variants)}
 
     def _rows(self, options: argparse.Namespace) -> Sequence[Any]:
         """The first texts or images of the validation set."""
@@ -107,6 +97,10 @@ class Study:
             return image_classification.digits()["validation"]["image"][:ROWS]
         rows = datasets.load_dataset(options.glue, self.reads, split="validation")
         return rows["sentence"][:ROWS]
+
+
+def _sources(options: argparse.Namespace) -> dict[str, str]:
+    return {name: getattr(options, name) for name in SOURCES}
 
 
 def studies() -> list[Study]:

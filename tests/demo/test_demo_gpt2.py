@@ -16,7 +16,6 @@ from finetune.data.text import Text, Windows, pad
 from finetune.objectives.language import measure_text
 from tasks import demo_lm
 from tools.demo import measure_gpt2, pretrain_gpt2
-from tools.demo.pretraining import Arguments
 
 CHECKPOINT = Path(__file__).parents[2] / "finetune" / "demo" / "gpt2"
 
@@ -60,12 +59,3 @@ def test_frequencies_alone() -> None:
     # Shares (3 + 1) / 6 and (1 + 1) / 6.
     expected = (4 / 6 * 2 / 6) ** -0.5
     assert measure_gpt2.frequency_perplexity(train, text, 2) == pytest.approx(expected)
-
-
-def test_batches_are_cut_anew_each_epoch() -> None:
-    arguments = Arguments(tokens_per_batch=2 * pretrain_gpt2.MAX_TOKENS)
-    documents = [[i] * 40 for i in range(40)]
-    stream = pretrain_gpt2.batches(documents, arguments)
-    epochs = [[next(stream) for _ in range(2)] for _ in range(2)]
-    assert {batch.shape for epoch in epochs for batch in epoch} == {(2, pretrain_gpt2.MAX_TOKENS)}
-    assert not torch.equal(epochs[0][0], epochs[1][0])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor, nn
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 from tasks import corpus
@@ -49,36 +47,10 @@ def test_batches_hold_every_row_once_within_the_length() -> None:
     assert max(len(batch) * (max(map(len, batch)) + 2) for batch in batches) <= 512
 
 
-def test_rows_are_filled_up_at_their_ends() -> None:
-    assert pretraining.padded([[1, 2], [3]], 9).tolist() == [[1, 2], [3, 9]]
-
-
-def test_flags_win_over_what_made_the_shipped_checkpoint() -> None:
-    parsed = pretraining.parse(pretrain_bert.SHIPPED, ["--minutes", "3"])
-    assert (parsed.minutes, parsed.learning_rate) == (3.0, 3e-3)
-    assert pretraining.parse(pretrain_bert.SHIPPED, []) == pretrain_bert.SHIPPED
-
-
 def test_schedule_warms_up_and_ends_at_zero() -> None:
     arguments = Arguments(learning_rate=1.0, warmup=0.1)
     rates = [pretraining.learning_rate(progress, arguments) for progress in (0, 0.05, 0.1, 1)]
     assert rates == pytest.approx([0, 0.5, 1, 0])
-
-
-def test_training_follows_the_clock(clock: None) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    before = [parameter.clone() for parameter in model.parameters()]
-    taken = []
-
-    def losses() -> Iterator[Tensor]:
-        while True:
-            taken.append(model(torch.ones(2, 3)).square().mean())
-            yield taken[-1]
-
-    pretraining.fit(model, model[0], losses(), Arguments(minutes=4 / 60))
-    assert len(taken) == 4  # at the fourth the clock shows four seconds, and it is not used
-    assert not model.training
-    assert not any(map(torch.equal, before, model.parameters()))
 
 
 @pytest.mark.full

@@ -10,13 +10,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import glue_stand_in
 import psutil
 import pytest
 import warm
 from stepwise import has_two_checkpoints, job_of, run_all, undisturbed, wait_for
 
-from finetune import sweep
 from finetune.engine import locks
 from finetune.experiments import execute, executors
 from finetune.experiments.execute import Job
@@ -58,7 +56,7 @@ class Cluster:
         stack.enter_context(started(*words))
         wait_for(lambda: self.file.exists() and self.file.read_text().endswith("}"))
         address = json.loads(self.file.read_text())["address"]
-        self.word = address.replace("tcp", "dask")
+        self.address = address.removeprefix("tcp://")
         self._client = stack.enter_context(distributed.Client(address, set_as_default=False))
 
     @property
@@ -97,12 +95,12 @@ def test_the_run_of_a_killed_worker_goes_on_elsewhere(cluster: Cluster, tmp_path
         worker_of(waits).kill()
 
     killer = threading.Thread(target=kill)
-    with cluster.worker(), executors.dask(cluster.word, {}) as executor:
-        assert executor.at_once == cluster.size
+    with cluster.worker(), executors.dask(cluster.address, {}) as executor:
+        assert executor._max_workers == cluster.size
         killer.start()
-        assert run_all(wanted, executor=executor, say=lines.append) == {}
+        assert run_all(wanted, executor=executor, log=lines.append) == {}
         killer.join()
-        assert cluster.size == executor.at_once - 1
+        assert cluster.size == executor._max_workers - 1
     assert [line[:5] for line in lines] == [f"[{i}/4]" for i in range(1, 5)]
     began = [line for line in log_of(waits).splitlines() if line.startswith("begins")]
     assert began == ["begins at 0", "begins at 2"]
@@ -123,51 +121,26 @@ def interrupted_in(others: Sequence[Job]) -> Callable[[Job], str]:
 def test_an_interrupt_ends_what_runs_on_workers(cluster: Cluster, tmp_path: Path) -> None:
     first, *others = (job_of(tmp_path, seed, waits=seed > 0) for seed in range(5))
     shown = interrupted_in(others)
-    with pytest.raises(KeyboardInterrupt), executors.dask(cluster.word, {}) as executor:
-        run_all([first, *others], executor=executor, say=str, summary=shown)
+    with pytest.raises(KeyboardInterrupt), executors.dask(cluster.address, {}) as executor:
+        run_all([first, *others], executor=executor, log=str, summary=shown)
     assert all(map(is_over, others))
     begun = [run for run in others if has_two_checkpoints(run)]
     assert 0 < len(begun) < len(others)
-    with executors.dask(cluster.word, {}) as executor:
+    with executors.dask(cluster.address, {}) as executor:
         assert run_all([first, *begun], executor=executor) == {}
     for run in begun:
         assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
-
-
-@pytest.mark.full
-def test_a_search_on_a_cluster_finds_what_it_finds_here(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("optuna")
-    found = []
-    for words in ([], ["--executor", cluster.word, "--threads", "1"]):
-        folder = tmp_path / str(len(words))
-        folder.mkdir()
-        glue_stand_in.save(folder)
-        monkeypatch.chdir(folder)
-        own = ("--method", "optuna", "--trials", "2", "--seeds", "1", *words)
-        assert sweep.main(glue_stand_in.argv(Path(), "order: {low: 2, high: 10}", *own)) == 0
-        found.append(glue_stand_in.report(folder))
-    here, there = ([(x["flags"], x["values"]) for x in each["settings"]] for each in found)
-    assert here == there
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_cluster_that_cannot_do_runs_is_refused(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "ANSWER", 3 if is_there else 0.3)
+    monkeypatch.setattr(executors, "TIMEOUT", 3 if is_there else 0.3)
     with contextlib.ExitStack() as stack:
-        word, reason = (
-            "dask://127.0.0.1:9",
-            r"a cluster that answers within 0.3 s.*`dask scheduler`",
-        )
-        if is_there:
-            word = Cluster(tmp_path, stack).word
-            reason = f"a cluster with a worker.*dask worker {word.removeprefix('dask://')}$"
-        with pytest.raises(ValueError, match=reason):
-            executors.dask(word, {})
-    assert not (tmp_path / "out").exists()
+        address = Cluster(tmp_path, stack).address if is_there else "127.0.0.1:9"
+        with pytest.raises(ValueError, match=rf"has a worker\. .*dask worker {address} "):
+            executors.dask(address, {})
 
 
 @pytest.fixture
@@ -196,7 +169,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(
     slurm = threading.Thread(target=preempt)
     slurm.start()
     with executors.slurm(in_processes, tmp_path / "out", {}, 2) as executor:
-        assert run_all(wanted, executor=executor, say=lines.append) == {}
+        assert run_all(wanted, executor=executor, log=lines.append) == {}
     slurm.join()
     assert lines[-1].startswith("[2/2] seed-1: done")
     assert "begins at 2" in log_of(wanted[1])
@@ -211,6 +184,6 @@ def test_an_interrupt_cancels_the_jobs(in_processes: list[str], tmp_path: Path) 
         pytest.raises(KeyboardInterrupt),
         executors.slurm(in_processes, tmp_path, {}, 2) as executor,
     ):
-        run_all([first, waits, later], executor=executor, say=str, summary=shown)
+        run_all([first, waits, later], executor=executor, log=str, summary=shown)
     wait_for(lambda: is_over(waits) and is_over(later))
     assert waits.can_resume()

@@ -11,18 +11,11 @@ import pytest
 import tiny_task
 import torch
 import warm
-from sklearn.metrics import matthews_corrcoef
 from tiny_run import COLA, trainer
 
 import hf_graphattn as ga
 from finetune import compare, glue
-from finetune.engine.predictions import EVALUATED
-from finetune.engine.progress import LOG
 from finetune.experiments import analyze, arms, command_line, examples, report
-from finetune.experiments.analyze import ArmResult, TaskResult
-from finetune.experiments.arms import Arm
-from finetune.experiments.execute import Job
-from finetune.experiments.plan import Cell
 from finetune.models.loading import filter_statistics
 from finetune.settings import recipes
 
@@ -71,19 +64,6 @@ def test_runs_of_a_seed_are_paired(compared: Path) -> None:
         assert plain[-1]["loss"] != filtered[-1]["loss"]
     first, second = (steps(compared / f"out/cola/none/seed-{seed}") for seed in (0, 1))
     assert first[0]["loss"] != second[0]["loss"]
-
-
-def test_arms_see_the_same_rows_and_begin_with_the_same_head(tmp_path: Path) -> None:
-    orders, heads = [], []
-    for variant in (["none"], ["gfsa"], ["plat", "--p", "2.0"]):
-        run = trainer(tmp_path, "--variant", *variant, "--seed", "5", count=16)
-        heads.append(run.model.classifier.weight.detach().clone())
-        windows = [list(run.updates.read(epoch, 0)) for epoch in range(2)]
-        batches = [part.batch["input_ids"] for epoch in windows for w in epoch for part in w]
-        orders.append([batch.tolist() for batch in batches])
-    assert orders[0] == orders[1] == orders[2]
-    assert orders[0][:2] != orders[0][2:]  # the epochs differ in their order
-    assert all(torch.equal(heads[0], head) for head in heads)
 
 
 FIELD = arms.read(str(Path(SCRIPT).with_name("arms") / "field.yaml"))
@@ -156,20 +136,10 @@ def test_the_tables_can_be_written_again_from_the_numbers(compared: Path) -> Non
 
 
 def test_figures_are_drawn(compared: Path) -> None:
-    pytest.importorskip("seaborn")
-    for name in ("differences", "learning_curves-cola"):
-        assert (compared / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert (compared / "out" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-        assert "</svg>" in (compared / "out" / f"{name}.svg").read_text()
-
-
-def test_predictions_of_the_evaluation_are_what_was_scored(compared: Path) -> None:
-    folder = compared / "out/cola/gfsa/seed-1"
-    run = json.loads((folder / "all_results.json").read_text())
-    found = examples.read(folder / EVALUATED.format(""))
-    assert found.labels.tolist() == [i % 2 for i in range(20)]
-    expected = matthews_corrcoef(found.labels, found.predictions)
-    assert run["eval_matthews_correlation"] == pytest.approx(expected)
+    pytest.importorskip("matplotlib")
+    assert (compared / "out/differences.png").read_bytes().startswith(b"\x89PNG")
+    assert (compared / "out/differences.pdf").read_bytes().startswith(b"%PDF")
+    assert "</svg>" in (compared / "out/differences.svg").read_text()
 
 
 def test_other_settings_are_refused_and_nothing_is_run(compared: Path) -> None:
@@ -196,15 +166,6 @@ def test_a_report_of_what_is_there_says_what_is_missing(
             compare.main([*argv, "--report_only", "--metric", name])
 
 
-def test_the_commands_alone(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = flags(compared, "--order", "4", "--filter_learning_rate", "0.1", "--seeds", "3")
-    assert compare.main([*shared, "--dry_run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
-    assert all("glue.py" in line and "--variant" in line for line in lines)
-    assert not (compared / "out/cola/none/seed-2").exists()
-
-
 def test_two_runs_by_example(
     compared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,68 +189,3 @@ def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         command_line.exit_with(lambda: compare.main(argv))
     assert stopped.value.code == 2
     assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*\n", capsys.readouterr().err)
-
-
-def cell_of(folder: Path, seed: int) -> Cell:
-    run = Job(f"seed-{seed}", Path("glue.py"), folder / f"seed-{seed}", {}, {})
-    return Cell("cola", Arm("none", {"variant": "none"}), seed, run)
-
-
-def test_loss_curves_of_runs_of_different_lengths_share_their_steps(tmp_path: Path) -> None:
-    """Early stopping: a run of 100 steps beside one of 300, the loss being the step."""
-    figures = pytest.importorskip("finetune.experiments.figures")
-    cells = [cell_of(tmp_path, seed) for seed in (0, 1, 2)]  # the last has no log
-    for cell, last in zip(cells, (100, 300), strict=False):
-        cell.job.folder.mkdir()
-        lines = [json.dumps({"step": step, "loss": step}) for step in range(1, last + 1)]
-        (cell.job.folder / LOG).write_text("\n".join([*lines, '{"step": 3}']), "utf-8")
-    logs = [(cell, figures.read_log(cell.job.folder)) for cell in cells]
-    found = figures.in_stretches(figures.curves(logs, "loss"))
-    short, long = (found[found["seed"] == seed] for seed in (0, 1))
-    assert 2 < len(short) <= 60
-    assert list(short["step"]) == list(long["step"])
-    assert list(short["value"]) == list(long["value"])
-    assert list(short["value"][:2]) == [1.5, 3.5]  # of steps 1 and 2, 3 and 4
-    assert set(found["seed"]) == {0, 1}
-
-
-def test_curves_without_a_log_or_a_value_are_left_out(tmp_path: Path) -> None:
-    figures = pytest.importorskip("finetune.experiments.figures")
-    cell = cell_of(tmp_path, 0)
-    assert not len(figures.curves([(cell, [{"step": 1, "eval_f1": None}]), (cell, [])], "eval_f1"))
-    task = TaskResult("cola", "eval_f1", True, [ArmResult("none", {})])
-    assert figures.learning_curves(task, [], {}) is None
-
-
-def done_of(cells: list[Cell], values: dict[str, list[float]]) -> dict[str, dict]:
-    """What runs wrote that were measured at steps 1, 2 ...: the values of their arm, and seed."""
-    return {
-        cell.job.name: {
-            "history": [
-                {"step": step, "eval_f1": value + cell.seed}
-                for step, value in enumerate(values[cell.arm.name], 1)
-            ]
-        }
-        for cell in cells
-    }
-
-
-def test_a_curve_has_a_panel_of_differences_to_the_baseline(tmp_path: Path) -> None:
-    figures = pytest.importorskip("finetune.experiments.figures")
-    task = TaskResult("cola", "eval_f1", True, [ArmResult(n, {}) for n in ("none", "gfsa")])
-    cells = [
-        Cell("cola", Arm(arm, {}), seed, Job(f"{arm}-{seed}", Path(), tmp_path, {}, {}))
-        for arm in ("none", "gfsa")
-        for seed in (0, 1)
-    ]
-    done = done_of(cells, {"none": [0.5, 0.6], "gfsa": [0.75, 0.5]})
-    figure = figures.learning_curves(task, cells, done)
-    above, below = figure.axes  # there is no log, so no panel of the loss
-    assert [line.get_label() for line in above.lines] == ["plain", "GFSA"]
-    assert above.get_ylabel() == "F1\n(greater is better)"
-    assert below.get_ylabel() == "F1: difference\nto plain"
-    line, zero = below.lines
-    assert list(line.get_ydata()) == pytest.approx([0.25, -0.1])
-    assert set(zero.get_ydata()) == {0}
-    once = done_of(cells, {"none": [0.5], "gfsa": [0.75]})
-    assert figures.learning_curves(task, cells, once) is None  # points are no curve

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 
 from finetune import compare, sweep
 from finetune.experiments import analyze, command_line, plan, report
-from finetune.experiments.analyze import ArmResult, TaskResult, against_baseline
-from finetune.experiments.arms import Arm
+from finetune.experiments.analyze import ArmResult, TaskResult
 from finetune.experiments.execute import Job
-from finetune.experiments.plan import Cell
 from finetune.experiments.report import verdicts
 
 
@@ -33,40 +30,33 @@ def task_of(values: dict[str, list[float]], *, greater: bool = True, **typical) 
     return TaskResult("cola", "eval_matthews_correlation", greater, results)
 
 
-def cell_of(folder: Path, arm: str, seed: int, rows: list[str], suffix: str = "") -> Cell:
+def job_of(folder: Path, arm: str, seed: int, rows: list[str], suffix: str = "") -> Job:
     """A run's folder with the file of its predictions."""
     own = folder / arm / f"seed-{seed}"
     own.mkdir(parents=True, exist_ok=True)
     lines = [f"{i}\t{row}" for i, row in enumerate(rows)]
     text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
     (own / f"eval_predictions{suffix}.tsv").write_text(text)
-    return Cell("cola", Arm(arm, {}), seed, Job(f"{arm}-{seed}", Path("glue.py"), own, {}, {}))
+    return Job(f"{arm}-{seed}", Path("glue.py"), own, {}, {}, task="cola", arm=arm, seed=seed)
 
 
-def test_one_answer_for_all_rows_is_told(tmp_path: Path) -> None:
-    cells = [
-        cell_of(tmp_path, "none", 0, ["1\t0", "0\t1"]),
-        cell_of(tmp_path, "gfsa", 0, ["1\t0", "1\t1"]),
-        cell_of(tmp_path, "gfsa", 2, ["1\t0", "1\t1"]),
-        cell_of(tmp_path, "plat", 0, ["1\t1", "1\t1"]),  # the rows have one label: no fault
-        cell_of(tmp_path, "xsa", 0, ['\ta "quoted" text', "\tb"]),
-        cell_of(tmp_path, "gfsa", 9, ["1\t0", "1\t1"]),  # it has not ended
+def test_one_answer_for_all_rows_is_a_warning(tmp_path: Path) -> None:
+    jobs = [
+        job_of(tmp_path, "none", 0, ["1\t0", "0\t1"]),
+        job_of(tmp_path, "gfsa", 0, ["1\t0", "1\t1"]),
+        job_of(tmp_path, "gfsa", 2, ["1\t0", "1\t1"]),
+        job_of(tmp_path, "plat", 0, ["1\t1", "1\t1"]),  # the rows have one label: no fault
+        job_of(tmp_path, "xsa", 0, ['\ta "quoted" text', "\tb"]),
+        job_of(tmp_path, "gfsa", 9, ["1\t0", "1\t1"]),  # it has not ended
     ]
+    job_of(tmp_path, "none", 0, ["1\t0", "1\t1"], "_mm")  # of another split
     found = task_of({"none": [0.1, 0.2], "gfsa": [0.3, 0.1, 0.2], "plat": [0.4], "xsa": [0.5, 0.6]})
-    assert analyze.warnings([found], cells) == [
+    assert analyze.warnings([found], jobs) == [
         "Warning: cola, gfsa, seed 0, 2: every row is predicted as 1; such a run has learned "
         "nothing that this metric could show.",
         "Warning: cola, xsa, seed 0: every row is predicted as no text; such a run has learned "
         "nothing that this metric could show.",
     ]
-
-
-def test_predictions_are_those_of_the_metric_s_own_split(tmp_path: Path) -> None:
-    cell_of(tmp_path, "none", 0, ["1\t0", "0\t1"])
-    cell = cell_of(tmp_path, "none", 0, ["1\t0", "1\t1"], "_mm")
-    for metric, count in (("eval_accuracy", 0), ("eval_accuracy_mm", 1)):
-        task = TaskResult("cola", metric, True, [ArmResult("none", {0: 0.5})])
-        assert len(analyze.warnings([task], [cell])) == count
 
 
 def test_a_metric_of_zero_in_all_seeds_is_told() -> None:
@@ -81,8 +71,7 @@ def test_arms_that_tie_exactly_are_told() -> None:
     found = task_of({"none": [0.5, 0.6], "gfsa": [0.5, 0.6], "plat": [0.6, 0.5]}, gfsa=0.0)
     assert analyze.warnings([found], []) == [
         "Warning: cola, none, gfsa: the same matthews correlation in all 2 seeds. Their filters "
-        "had no effect, or were not learned, or the metric is too coarse to part them; how far "
-        "their scalars moved: gfsa 0."
+        "had no effect, or were not learned, or the metric is too coarse to part them."
     ]
 
 
@@ -114,30 +103,14 @@ def test_a_report_tells_a_tie_and_has_no_command_for_it(
         assert "compare.py" not in text
 
 
-def test_a_sweep_says_how_far_the_scalars_moved() -> None:
-    found = task_of({"none": [0.5], "2": [0.6], "3": [0.7]}, **{"2": 0.0123, "3": None})
-    (found,) = against_baseline([found])
-    table = report.table([found])
-    assert table.headings[6] == "moved"
-    assert [row[6] for row in table.rows] == ["-", "0.012", "-"]
-    kept = json.loads(json.dumps(analyze.as_json([found])))
-    assert report.table(analyze.results_of(kept)) == table
-    for arm in (kept["plain"], *kept["settings"]):  # as earlier versions wrote it
-        del arm["filter_max_moved"]
-    assert "moved" not in report.table(analyze.results_of(kept)).headings
-
-
 @pytest.mark.parametrize(
     ("space", "others"),
     [
         ("{order: [5], w_0: [-0.00001], layers: [[0, -1]]}", ["--filter_learning_rate", "0.1"]),
         ("{order: [5], trainable: [[]]}", ["--weight_decay", "0.0", "--max_length", "16"]),
         ("{learning_rate: [0.5]}", ["--recipe", "{folder}/recipe.yaml"]),
-        ("{order: [5]}", ["--recipe", "{folder}/recipe.yaml", "--metric", "accuracy"]),
         ("{order: [5]}", ["--metric", "{folder}/own.py", "--recipe", "{folder}/recipe.yaml"]),
         ("{order: [5]}", ["--train_file", "{folder}/my own 'data'.json", "--group_by_length"]),
-        ("{order: [5]}", ["--threads", "2", "--processes", "2", "--keep_models"]),
-        ("{order: [5]}", ["--executor", "slurm", "--executor_options", "timeout_min=9"]),
         ("{order: [5]}", ["--launcher", "accelerate launch --num_processes 2"]),
     ],
 )
@@ -150,23 +123,20 @@ def test_the_confirming_command_keeps_every_flag(
     recipe = "{learning_rate: 0.01, order: 7, w_0: -0.1, metric: [f1], seed: 9, variant: gfsa}"
     (fake / "recipe.yaml").write_text(recipe)
     argv = glue_stand_in.argv(fake, space, *(word.format(folder=fake) for word in others))
-    options, others = command_line.of_sweep().parse_known_args(argv)
-    swept = plan.sweep(options, others)
-    cells = swept.cells(swept.space.grid())
+    options, flags = command_line.of_sweep().parse_known_args(argv)
+    swept = plan.sweep(options, flags)
+    jobs = swept.jobs([*swept.arms, *swept.space.grid()])
     (fake / "out").mkdir()
-    winner = cells[1].arm.name
-    python, script, *confirming = shlex.split(report.confirmation(winner, swept, cells))
+    winner = ArmResult(jobs[1].arm, {}, jobs[1].flags, jobs[1].setting)
+    python, script, *confirming = shlex.split(report.confirmation(winner, swept))
     assert (python, script) == ("python", str(fake / "compare.py"))
-    again, others = command_line.of_comparison().parse_known_args(confirming)
-    confirmed = plan.comparison(again, others)
-    new = confirmed.cells()
-    assert [cell.seed for cell in new] == [seed for seed in range(2, 10) for _ in range(2)]
-    for before, after in zip(cells[:2], new[:2], strict=True):
-        assert before.arm.name == after.arm.name
-        own = {"seed": after.seed}
-        assert {**before.job.flags, **own} == after.job.flags
-        assert {**before.job.settings, **own} == after.job.settings
-    assert confirmed.measure == swept.measure
-    same = ("launcher", "threads", "processes", "keep_models", "executor", "executor_options")
-    assert [getattr(again, n) for n in same] == [getattr(options, n) for n in same]
+    again, flags = command_line.of_comparison().parse_known_args(confirming)
+    confirmed = plan.comparison(again, flags)
+    new = confirmed.jobs(confirmed.arms)
+    assert [job.seed for job in new] == [seed for seed in range(2, 10) for _ in range(2)]
+    for before, after in zip(jobs[:2], new[:2], strict=True):
+        assert before.arm == after.arm
+        assert {**before.flags, "seed": after.seed} == after.flags
+        assert {**before.settings, "seed": after.seed} == after.settings
+    assert (confirmed.metric, again.launcher) == (swept.metric, options.launcher)
     assert compare.main([*confirming, "--dry_run"]) == 0

@@ -63,7 +63,7 @@ def test_runs_are_done_once_and_leave_no_weights(fake: Path) -> None:
     wanted = [job_of(fake, seed) for seed in range(3)]
     lines: list[str] = []
     with executors.local(executors.slots(2, 3)) as executor:
-        assert run_all(wanted, executor=executor, say=lines.append) == {}
+        assert run_all(wanted, executor=executor, log=lines.append) == {}
     assert sorted(line[:5] for line in lines) == ["[1/3]", "[2/3]", "[3/3]"]
     for run in wanted:
         assert run.results() == {"settings": run.settings, "threads": "3"}
@@ -73,20 +73,9 @@ def test_runs_are_done_once_and_leave_no_weights(fake: Path) -> None:
     before = (wanted[0].folder / execute.LOG).read_text()
     assert "begins False" in before
     lines.clear()
-    assert run_all(wanted, say=lines.append) == {}
+    assert run_all(wanted, log=lines.append) == {}
     assert lines == ["3 of 3 runs were done before"]
     assert (wanted[0].folder / execute.LOG).read_text() == before
-
-
-def test_weights_are_kept_when_asked_and_those_of_other_runs_always(fake: Path) -> None:
-    kept, own = job_of(fake, 1), job_of(fake, 2)
-    run_all([kept], Options(keep_models=True))
-    own.folder.mkdir()
-    for name, text in (("all_results.json", '{"settings": {"seed": 2}}'), ("a.safetensors", "w")):
-        (own.folder / name).write_text(text)
-    run_all([kept, own])
-    assert (kept.folder / "model.safetensors").exists()
-    assert (own.folder / "a.safetensors").exists()
 
 
 def test_weights_are_removed_once(fake: Path) -> None:
@@ -100,17 +89,21 @@ def test_weights_are_removed_once(fake: Path) -> None:
     del record[execute.CLOSED]  # as of a run whose parent was killed before it could clean up
     (run.folder / execute.RECORD).write_text(json.dumps(record))
     lines: list[str] = []
-    run_all([run], Options(keep_models=True), say=lines.append)
+    run_all([run], Options(keep_models=True), log=lines.append)
     assert weights.exists()
     assert lines == ["1 of 1 runs were done before"]
     run_all([run])
     assert not weights.exists()
+    kept = job_of(fake, 2)
+    for keep_models in (True, False):  # the run was started with keeping
+        run_all([kept], Options(keep_models=keep_models))
+        assert (kept.folder / "model.safetensors").exists()
 
 
 def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> None:
     wanted = [job_of(fake, 0, "fail"), job_of(fake, 1)]
     lines: list[str] = []
-    assert run_all(wanted, say=lines.append) == {"seed-0": execute.FAILED}
+    assert run_all(wanted, log=lines.append) == {"seed-0": execute.FAILED}
     told = "\n".join(lines)
     assert "failed with exit code 1" in told
     assert "    the disk is full" in told
@@ -224,26 +217,13 @@ def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_an_interrupt_ends_the_run_which_then_resumes(fake: Path) -> None:
-    run = job_of(fake, 1, "wait")
-    process, child = parent(run), child_of(run)
-    assert is_alive(child)
-    process.terminate()
-    process.join(200)
-    assert process.exitcode != 0
-    assert not is_alive(child)
-    assert run.command()[-2:] == ["--resume_from_checkpoint", "last"]
-    assert run_all([run]) == {}
-    assert "begins True" in (run.folder / execute.LOG).read_text()
-
-
 def test_an_orphan_keeps_its_folder_until_it_ends(fake: Path) -> None:
     run, other = job_of(fake, 1, "wait"), job_of(fake, 2)
     process, child = parent(run), child_of(run)
     process.kill()
     process.join(200)
     lines: list[str] = []
-    missing = run_all([run, other], say=lines.append)
+    missing = run_all([run, other], log=lines.append)
     assert missing == {"seed-1": execute.ELSEWHERE}
     assert f"left to process {child} on" in "\n".join(lines)
     assert other.is_done()
@@ -263,19 +243,21 @@ def test_an_interrupt_ends_all_that_run(fake: Path) -> None:
 
     first = job_of(fake, 3)
     with pytest.raises(KeyboardInterrupt), executors.local([{}] * 3) as executor:
-        run_all([*wanted, first], executor=executor, say=str, summary=interrupt)
+        run_all([*wanted, first], executor=executor, log=str, summary=interrupt)
     assert not any(is_alive(child_of(run)) for run in wanted)
     assert not execute.RUNNING
+    assert wanted[0].command()[-2:] == ["--resume_from_checkpoint", "last"]
+    assert run_all(wanted[:1]) == {}
+    assert "begins True" in (wanted[0].folder / execute.LOG).read_text()
 
 
 def test_a_damaged_file_of_a_run_is_named(fake: Path) -> None:
     run = job_of(fake, 1)
     run_all([run])
     for name in ("all_results.json", "run.json"):
-        for text in ("{", "[]"):
-            (run.folder / name).write_text(text)
-            with pytest.raises(ValueError, match=rf"{name} is 'damaged'.*run is done again"):
-                run_all([run])
+        (run.folder / name).write_text("{")
+        with pytest.raises(ValueError, match=rf"{name} is 'damaged'.*run is done again"):
+            run_all([run])
         (run.folder / name).unlink()
 
 
@@ -294,29 +276,9 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
     assert fault == "metric: None -> ['f1']"
 
 
-@pytest.mark.parametrize(
-    ("found", "asked", "faults"),
-    [
-        ((0.01, 8), None, []),
-        ((0.01, 8), 0.01, []),
-        ((0.01, 8), 5e-4, ["filter_learning_rate: 0.01 -> 0.0005"]),
-        ((None, 0), None, []),
-    ],
-)
-def test_runs_of_two_learning_rates_of_the_scalars_are_not_mixed(
-    fake: Path, found: tuple[float | None, int], asked: float | None, faults: list[str]
-) -> None:
-    rates = {"learning_rate": 5e-4, "filter_learning_rate": asked}
-    run = replace(job_of(fake, 1), settings=rates)
-    run.folder.mkdir(parents=True)
-    then = {"settings": rates | {"filter_learning_rate": found[0]}, "filter_scalars": found[1]}
-    (run.folder / "all_results.json").write_text(json.dumps(then))
-    assert run.faults() == faults
-
-
 def test_slots_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_visible_gpus", lambda: [])
-    monkeypatch.setattr(executors, "_cores", lambda: 7)
+    monkeypatch.setattr(executors.torch, "get_num_threads", lambda: 7)
     assert executors.slots(None, None) == [{}]
     assert [s["OMP_NUM_THREADS"] for s in executors.slots(3, None)] == ["2"] * 3
     assert [s["OMP_NUM_THREADS"] for s in executors.slots(2, 5)] == ["5"] * 2

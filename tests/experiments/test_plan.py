@@ -11,48 +11,49 @@ import pytest
 import hf_graphattn as ga
 from finetune.experiments import arms, plan
 from finetune.experiments.arms import Script, families
-from finetune.experiments.plan import Cell, Experiment, Measure
+from finetune.experiments.execute import Job
+from finetune.experiments.plan import Experiment
 from hf_graphattn.diagnostics.palette import PRESETS
 
 GLUE = Script(Path(plan.__file__).parents[1] / "glue.py")
-
 COMMON = ("--model_name_or_path", "m", "--learning_rate", "1e-3")
 
 
-def cells_of(folder: Path, flags: dict, chosen: list, tasks=(), seeds: int = 2) -> list[Cell]:
-    options = argparse.Namespace(task_names=tasks, first_seed=3, seeds=seeds, output_dir=folder)
-    return Experiment(options, GLUE, chosen, flags, Measure()).cells()
+def chosen(script: Script = GLUE, **options) -> list:
+    given = {"variants": None, "arms": None, "variant_flags": [], "baseline": None} | options
+    return arms.chosen(argparse.Namespace(**given), script)
 
 
-def planned(tmp_path: Path, *common: str, tasks: tuple[str, ...] = (), **choice) -> list[Cell]:
-    given = {"names": None, "path": None, "lines": (), "baseline": None} | choice
-    chosen = arms.chosen(**given, script=GLUE)
-    return cells_of(tmp_path, plan.common_flags(GLUE, [*COMMON, *common]), chosen, tasks)
+def planned(folder: Path, *common: str, tasks=(), seeds: int = 2, **options) -> list[Job]:
+    given = argparse.Namespace(task_names=tasks, first_seed=3, seeds=seeds, output_dir=folder)
+    flags = plan.common_flags(GLUE, [*COMMON, *common])
+    own = chosen(**options)
+    return Experiment(given, GLUE, own, flags).jobs(own)
 
 
 def test_the_grid_goes_seed_by_seed_and_pairs_differ_in_their_arm_alone(tmp_path: Path) -> None:
-    cells = planned(tmp_path, names=["gfsa", "none"], tasks=("cola", "mrpc"))
-    assert [cell.job.name for cell in cells] == [
+    jobs = planned(tmp_path, variants=["gfsa", "none"], tasks=("cola", "mrpc"))
+    assert [job.name for job in jobs] == [
         f"{task}/{arm}/seed-{seed}"
         for seed in (3, 4)
         for task in ("cola", "mrpc")
         for arm in ("none", "gfsa")
     ]
-    plain, filtered = cells[0].job.settings, cells[1].job.settings
+    plain, filtered = jobs[0].settings, jobs[1].settings
     different = {n for n in plain | filtered if plain.get(n) != filtered.get(n)}
     own = {name for name, value in filtered.items() if name not in plain and value is not None}
     assert different == {"variant", *own}
     assert {"order", "w_K"} <= own
-    assert plain["seed"] == 3
-    assert plain["learning_rate"] == 1e-3
-    assert cells[0].job.folder == tmp_path / "cola" / "none" / "seed-3"
+    assert (plain["seed"], plain["learning_rate"]) == (3, 1e-3)
+    assert jobs[0].folder == tmp_path / "cola" / "none" / "seed-3"
     assert "output_dir" not in plain
+    assert [job.main_metric for job in jobs[:3:2]] == ["eval_matthews_correlation", "eval_f1"]
 
 
 def test_common_settings_of_a_variant_go_to_its_arms_alone(tmp_path: Path) -> None:
     common = ("--task_name", "cola", "--order", "5", "--p", "1.9", "--filter_learning_rate", "0.1")
-    cells = planned(tmp_path, *common, names=["none", "gfsa", "plat", "laplacian"])
-    found = {cell.arm.name: cell.job.settings for cell in cells[:4]}
+    jobs = planned(tmp_path, *common, variants=["none", "gfsa", "plat", "laplacian"])
+    found = {job.arm: job.settings for job in jobs[:4]}
     assert found["gfsa"]["order"] == 5
     assert found["plat"]["p"] in (1.9, [1.9])
     assert "order" not in found["plat"]
@@ -61,19 +62,18 @@ def test_common_settings_of_a_variant_go_to_its_arms_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "name"),
+    ("flag", "value", "name"),
     [
-        ({"train_file": "data/cola.csv"}, "cola"),
-        ({"dataset_name": "user/reviews"}, "reviews"),
-        ({"dataset_name": "data/reviews/"}, "reviews"),
+        ("train_file", "data/cola.csv", "cola"),  # a task has that name, too
+        ("dataset_name", "user/reviews", "reviews"),
+        ("dataset_name", "data/reviews/", "reviews"),
     ],
 )
-def test_own_data_are_called_by_their_name(tmp_path: Path, data: dict[str, str], name: str) -> None:
-    """Even if a task has that name, whose metrics they do not have; the folder stays the same."""
-    chosen = arms.chosen(["none", "gfsa"], None, [], None, GLUE)
-    cell, *_ = cells_of(tmp_path, {**data, "model_name_or_path": "m"}, chosen)
-    assert (cell.task, cell.job.name) == (name, "run/none/seed-3")
-    assert plan.main_metric(cell) is None
+def test_own_data_are_called_by_their_name(
+    tmp_path: Path, flag: str, value: str, name: str
+) -> None:
+    job, *_ = planned(tmp_path, f"--{flag}", value, variants=["none", "gfsa"])
+    assert (job.task, job.name, job.main_metric) == (name, "run/none/seed-3", None)
 
 
 def test_a_recipe_gives_common_flags_and_the_arms_own_win(tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_a_recipe_gives_common_flags_and_the_arms_own_win(tmp_path: Path) -> Non
     common = ["--model_name_or_path", "m", "--recipe", str(recipe), "--weight_decay", "0.1"]
     flags = plan.common_flags(GLUE, common)
     assert not flags.keys() & {"variant", "seed", "output_dir", "recipe"}
-    own = ["gfsa: --w_0 0.5", f"wide: --variant gfsa --recipe {other}"]
-    chosen = arms.chosen(["none", "gfsa", "plat", "wide"], None, own, None, GLUE)
-    cells = cells_of(tmp_path, flags, chosen, seeds=1)
-    found = {cell.arm.name: cell.job.settings for cell in cells}
-    assert [cell.job.folder.parent.parent.name for cell in cells] == ["cola"] * 4
-    assert {settings["seed"] for settings in found.values()} == {3}
+    lines = ["gfsa: --w_0 0.5", f"wide: --variant gfsa --recipe {other}"]
+    own = chosen(variants=["none", "gfsa", "plat", "wide"], variant_flags=lines)
+    options = argparse.Namespace(task_names=(), first_seed=3, seeds=1, output_dir=tmp_path)
+    jobs = Experiment(options, GLUE, own, flags).jobs(own)
+    found = {job.arm: job.settings for job in jobs}
+    assert {(job.task, job.settings["seed"]) for job in jobs} == {("cola", 3)}
     assert [found["gfsa"][name] for name in ("order", "w_0")] == [4, 0.5]
     assert [found["wide"][name] for name in ("order", "weight_decay")] == [8, 0.3]
     assert [found["none"][n] for n in ("weight_decay", "learning_rate")] == [0.1, 0.5]
@@ -105,75 +105,73 @@ def test_a_recipe_gives_common_flags_and_the_arms_own_win(tmp_path: Path) -> Non
 def test_arms_of_a_file_and_of_flags(tmp_path: Path) -> None:
     path = tmp_path / "arms.yaml"
     path.write_text("plain: {variant: none}\ngfsa: {order: 7}\nplat: {p: 2.0, trainable: p}\n")
-    own = ["wide: --variant gfsa --order 9 --w_0 -1e-3", "plat: --eps 0.1"]
-    cells = planned(
-        tmp_path,
-        *("--task_name", "cola"),
-        names=["plat", "plain", "gfsa", "wide"],
-        path=str(path),
-        lines=own,
+    lines = ["wide: --variant gfsa --order 9 --w_0 -1e-3", "plat: --eps 0.1"]
+    names = ["plat", "plain", "gfsa", "wide"]
+    jobs = planned(
+        *(tmp_path, "--task_name", "cola"), variants=names, arms=str(path), variant_flags=lines
     )
-    found = {cell.arm.name: cell.job.settings for cell in cells[:4]}
+    found = {job.arm: job.settings for job in jobs[:4]}
     assert list(found) == ["plain", "plat", "gfsa", "wide"]  # the baseline first
     assert (found["plat"]["trainable"], found["plat"]["eps"]) == (["p"], 0.1)
     assert (found["gfsa"]["order"], found["wide"]["order"], found["wide"]["w_0"]) == (7, 9, -0.001)
 
 
 @pytest.mark.parametrize(
-    ("own", "baseline", "names"),
+    ("lines", "baseline", "names"),
     [
-        (["none: --weight_decay 0.1", "gfsa: --order 4"], None, ["none", "gfsa"]),
         (["gfsa: --order 4"], None, ["none", "gfsa"]),
         (["deep: --variant gfsa --order 4", "plat: --p 1.5"], None, ["none", "deep", "plat"]),
         (["mine: --variant none --weight_decay 0.1", "gfsa: --order 4"], None, ["mine", "gfsa"]),
         (["mine: --variant none", "gfsa: --order 4"], "none", ["none", "mine", "gfsa"]),
         (["gfsa: --order 4", "plat: --p 1.5"], "plat", ["plat", "gfsa"]),
+        ([], None, ["none", *ga.variant_configs()]),
     ],
 )
 def test_arms_named_by_their_flags_alone_are_all_there_are(
-    tmp_path: Path, own: list[str], baseline: str | None, names: list[str]
+    lines: list[str], baseline: str | None, names: list[str]
 ) -> None:
-    cells = planned(tmp_path, "--task_name", "cola", lines=own, baseline=baseline)
-    assert [cell.arm.name for cell in cells if cell.seed == 3] == names
-
-
-def test_without_a_word_on_arms_every_variant_is_one(tmp_path: Path) -> None:
-    cells = planned(tmp_path, "--task_name", "cola")
-    assert {cell.arm.name for cell in cells} == {"none", *ga.variant_configs()}
+    assert [arm.name for arm in chosen(variant_flags=lines, baseline=baseline)] == names
 
 
 @pytest.mark.parametrize(
-    ("choice", "common", "message"),
+    ("options", "common", "message"),
     [
-        ({"names": ["none", "gfas"]}, (), r"variants is 'gfas'; allowed: none, .*gfsa"),
-        ({"names": ["none"]}, (), r"two or more different names"),
-        ({"names": ["none", "none"]}, (), r"two or more different names"),
-        ({"names": ["none", "gfsa"], "baseline": "plat"}, (), r"baseline is 'plat'"),
-        ({"lines": ["heat: --step 1"]}, (), r"variant_flags is 'heat: --step 1'"),
-        ({"lines": ["gfsa: --w_0 'x"]}, (), r"variant_flags is .*between one pair of quotes"),
-        ({"path": "missing.yaml"}, (), r"arms is 'missing.yaml'; allowed: an existing YAML"),
+        ({"variants": ["none", "gfas"]}, (), r"variants is 'gfas'; allowed: none, .*gfsa"),
+        ({"variants": ["none"]}, (), r"two or more different names"),
+        ({"variants": ["none", "none"]}, (), r"two or more different names"),
+        ({"variants": ["none", "gfsa"], "baseline": "plat"}, (), r"baseline is 'plat'"),
+        ({"variant_flags": ["heat: --step 1"]}, (), r"variants is 'heat'.*'heat: --variant"),
+        ({"arms": "missing.yaml"}, (), r"arms is 'missing.yaml'; allowed: an existing YAML"),
         ({}, ("--seed", "3"), r"--seed is 'given'; allowed: flags that all runs can have"),
-        ({}, ("--push_to_hub",), r"--push_to_hub"),
         ({}, ("--overwrite_output_dir",), r"--overwrite_output_dir is 'given'"),
         ({}, ("--epochs", "3"), r"unrecognized arguments: --epochs 3"),
         (
-            {"names": ["none", "plat"], "lines": ["plat: --filter_learning_rate 0.1"]},
+            {"variants": ["none", "plat"], "variant_flags": ["plat: --filter_learning_rate 0.1"]},
             (),
             r"Arm plat: filter_learning_rate with variant plat is 0.1.*--trainable",
         ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    tmp_path: Path, choice: dict, common: tuple[str, ...], message: str
+    tmp_path: Path, options: dict, common: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        planned(tmp_path, "--task_name", "cola", *common, **choice)
+        planned(tmp_path, "--task_name", "cola", *common, **options)
 
 
-def test_a_file_of_arms_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "arms.yaml").write_text("none: {order: [}")
-    with pytest.raises(ValueError, match=r"arms is .*arms.yaml'; allowed: valid YAML"):
-        arms.chosen(None, str(tmp_path / "arms.yaml"), (), None, GLUE)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("none: {order: [}", "arms is .*arms.yaml'; allowed: valid YAML"),
+        ("[none, gfsa]", "the file is .*allowed: `name: {flag: value}`"),
+        ("none: {}\ngfsa: {ordr: 2}", r"arm gfsa, flags is \['ordr'\]"),
+        ("none: {}\na/b: {variant: gfsa}", "an arm's name is 'a/b'"),
+    ],
+)
+def test_a_file_that_holds_no_arms_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "arms.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        chosen(arms=str(tmp_path / "arms.yaml"))
 
 
 def test_an_unknown_script_is_refused() -> None:
@@ -185,17 +183,17 @@ def test_an_unknown_script_is_refused() -> None:
 @pytest.mark.parametrize("family", families())
 def test_shipped_arms_are_taken_by_every_script(path: Path, family: str) -> None:
     script = Script(GLUE.path.with_name(f"{family}.py"))
-    for arm in arms.chosen(None, str(path), (), None, script):
+    for arm in chosen(script, arms=str(path)):
         flags = arms.flags_for(arm, {"task_name": "demo", "model_name_or_path": "m"}, script)
-        assert script.run(flags).deciding()["variant"] == arm.variant
-        assert arm.name in (arm.variant, *PRESETS)
+        assert script.run(flags).deciding()["variant"] == arm.flags["variant"]
+        assert arm.name in (arm.flags["variant"], *PRESETS)
 
 
 def test_the_child_gets_one_file_that_its_script_reads_as_asked(tmp_path: Path) -> None:
-    own = ["gfsa: --w_0 -1e-5 --trainable w_0 w_K --layers 0 -1", "plat: --p 1.5 2.5"]
+    lines = ["gfsa: --w_0 -1e-5 --trainable w_0 w_K --layers 0 -1", "plat: --p 1.5 2.5"]
     common = ("--task_name", "cola", "--mixed_precision", "no", "--pad_to_max_length")
-    for cell in planned(tmp_path, *common, names=["none", "gfsa", "plat"], lines=own):
-        job = cell.job
+    names = ["none", "gfsa", "plat"]
+    for job in planned(tmp_path, *common, seeds=1, variants=names, variant_flags=lines):
         job.folder.mkdir(parents=True)
         job.write_settings()
         _, script, *words = job.command()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from finetune.experiments import analyze, report
-from finetune.experiments.analyze import ArmResult, Paired, TaskResult
+from finetune.experiments.analyze import ArmResult, Paired, TaskResult, against_baseline
 from finetune.experiments.statistics import Interval
 
 Text = pytest.importorskip("matplotlib.text").Text
@@ -72,27 +72,6 @@ def found_of(seeds: int = 2, **swept: list) -> TaskResult:
     return TaskResult("cola", "eval_f1", True, arms)
 
 
-def test_ranked_settings_have_the_best_first_and_those_without_values_last() -> None:
-    found = found_of(order=[2, 3, 4, 5])
-    for arm in found.settings[:2]:
-        arm.values.clear()
-    names = [arm.name for arm in analyze.ranked(found).arms]
-    assert names == ["none", "5", "4", "2", "3"]
-    names = [arm.name for arm in analyze.ranked(replace(found, greater_is_better=False)).settings]
-    assert names == ["4", "5", "2", "3"]
-
-
-def test_the_table_has_a_column_a_swept_flag() -> None:
-    found = found_of(order=[2, 3], layers=[None, [0, -1]])
-    table = report.table([found])
-    assert list(table.headings[:3]) == ["order", "layers", "seeds"]
-    assert [row[:2] for row in table.rows] == [
-        *(["none", "-"], ["2", "default"], ["2", "0 -1"], ["3", "default"], ["3", "0 -1"]),
-    ]
-    alone = replace(found, arms=found.settings)
-    assert report.table([alone]).headings[-1] == "max"  # nothing to be different from
-
-
 def test_a_sweep_is_read_back_from_its_numbers() -> None:
     (found,) = analyze.against_baseline([found_of(order=[2, 3], layers=[None, [0, -1]])])
     (back,) = analyze.results_of(json.loads(json.dumps(analyze.as_json([found]))))
@@ -101,8 +80,8 @@ def test_a_sweep_is_read_back_from_its_numbers() -> None:
 
 
 def curves(axis) -> list:
-    """The lines through means; seaborn adds empty ones for the legend."""
-    return [x for x in axis.lines if x.get_linestyle() == "-" and len(x.get_xdata()) > 0]
+    """The lines through means."""
+    return [x for x in axis.lines if x.get_linestyle() == "-"]
 
 
 def test_the_figure_of_one_flag_has_the_means_and_plain_attention() -> None:
@@ -112,47 +91,48 @@ def test_the_figure_of_one_flag_has_the_means_and_plain_attention() -> None:
     assert list(mean.get_ydata()) == pytest.approx([1, 2, 0])
     plain = next(line for line in axis.lines if line.get_label() == "plain attention")
     assert plain.get_ydata() == pytest.approx([5, 5])
-    dots, _ = axis.collections  # and the band
-    assert len(dots.get_offsets()) == 6
+    dots = [x for line in axis.lines if line.get_marker() == "." for x in line.get_xdata()]
+    assert sorted(dots) == [4, 4, 5, 5, 7, 7]
     assert axis.get_xscale() == "linear"
 
 
 def test_paired_differences_are_drawn_beside_the_metric() -> None:
     found = found_of(order=[7, 4], seeds=4)
     plain, *arms = found.arms
-    for arm, by_seed in zip(arms, ([1, 2, 3, 6], [-1, -2, -3, -2]), strict=True):
-        interval = Interval(min(by_seed), max(by_seed))
-        paired = Paired(dict(enumerate(by_seed)), interval, 0.1, 0.1, 0)
-        arms[arms.index(arm)] = replace(arm, paired=paired)
+    for i, by_seed in enumerate(([1, 2, 3, 6], [-1, -2, -3, -2])):
+        paired = Paired(dict(enumerate(by_seed)), Interval(i, i + 4), 0.1, 0.1, 0)
+        arms[i] = replace(arms[i], paired=paired)
     axis = sensitivity(replace(found, arms=[plain, *arms])).axes[1]
     (mean,) = curves(axis)
-    assert list(mean.get_xdata()) == [4, 7]
-    assert list(mean.get_ydata()) == [-2, 3]
-    _, band = axis.collections  # after the dots
+    assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([4, 7], [-2, 3])
+    (band,) = axis.collections  # half the intervals' widths about the means
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
-    assert corners == {(4, -3), (4, -1), (7, 1), (7, 6)}
+    assert corners == {(4, -4), (4, 0), (7, 1), (7, 5)}
 
 
 @pytest.mark.parametrize(
     ("swept", "drawn"),
     [
-        ({"filter_learning_rate": [1e-4, 1e-3]}, "line"),
-        ({"order": [2, 3], "layers": [None, [0, 1]]}, "line"),
-        ({"order": [2, 3], "w_0": [0.0, 0.1, 0.2]}, "line"),
-        ({"order": [2, 3], "w_0": [0.0, 0.1], "w_1": [0.9, 1.1]}, "dots"),
-        ({"layers": [None, 0]}, "dots"),
-        ({"order": [2]}, "dots"),
+        ({"filter_learning_rate": [1e-4, 1e-3]}, 1),
+        ({"order": [2, 3], "layers": [None, [0, 1]]}, 2),
+        ({"order": [2, 3], "w_0": [0.0, 0.1, 0.2]}, 2),
+        ({"order": [2, 3], "w_0": [0.0, 0.1], "w_1": [0.9, 1.1]}, None),
+        ({"layers": [None, 0]}, None),
+        ({"order": [2]}, None),
     ],
 )
-def test_the_figure_fits_what_was_varied(swept: dict, drawn: str) -> None:
+def test_the_figure_fits_what_was_varied(swept: dict, drawn: int | None) -> None:
+    """So many lines, or a row for each setting, which needs plain attention."""
     found = found_of(**swept)
-    figure = sensitivity(found)
-    axes = figure.axes
+    paired = against_baseline([found])[0]
+    figure = sensitivity(paired)
     assert figure.get_figwidth() == pytest.approx(3.35)  # a column of a paper
     texts = [text for text in figure.findobj(Text) if text.get_text()]
     assert min(text.get_fontsize() for text in texts) >= 7
-    if drawn == "line":
-        assert len(curves(axes[0])) == (2 if len(swept) > 1 else 1)
-        assert axes[0].get_xscale() == ("log" if "filter_learning_rate" in swept else "linear")
+    if drawn is not None:
+        assert len(curves(figure.axes[0])) == drawn
+        is_rate = "filter_learning_rate" in swept
+        assert figure.axes[0].get_xscale() == ("log" if is_rate else "linear")
     else:
-        assert len(axes[0].get_yticks()) == len(found.settings)
+        assert len(figure.axes[0].get_yticks()) == len(found.settings)
+        assert sensitivity(found) is None

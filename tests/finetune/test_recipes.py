@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -115,17 +114,11 @@ def test_refusals(tmp_path: Path, text: str, message: str) -> None:
         glue.SCHEMA.parse(argv)
 
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
-    for before, name in pairwise("abcdefghijk")
-)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BOMB, "at most 10000 values, aliases"),
-        ("seed: &a [*a]", "at most 10000 values, aliases"),
+        ("a: &a [x, x]\nb: &b [*a, *a]", r"YAML without aliases \(\*name\)"),
+        ("seed: &a [*a]", "YAML without aliases"),
         ("seed: " + "[" * 1500, "valid YAML"),
         (b"seed: \xff", "valid YAML"),
     ],
@@ -133,7 +126,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 def test_yaml_that_means_too_much_is_refused_in_a_line(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
-    """Ten lists that name the one before ten times: 10^11 values."""
+    """A few more lines of lists that name the one before ten times would be 10^11 values."""
     path = tmp_path / "file.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     for read in (
@@ -144,11 +137,6 @@ def test_yaml_that_means_too_much_is_refused_in_a_line(
         with pytest.raises(Refused, match=f"allowed: {message}") as caught:
             read()
         assert len(str(caught.value)) < 1000
-
-
-def test_aliases_of_a_few_values_are_read(tmp_path: Path) -> None:
-    named = recipe(tmp_path, "layers: &few [0, 1]\nmetric: *few")
-    assert recipes.read(named, ["layers", "metric"]) == {"layers": [0, 1], "metric": [0, 1]}
 
 
 def test_a_missing_file_is_refused() -> None:

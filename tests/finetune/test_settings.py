@@ -81,15 +81,10 @@ def test_one_name_with_two_types_is_refused() -> None:
         ("--learning_rate -1", r"learning_rate is -1\.0; allowed: a number of at least 0\."),
         ("--learning_rate nan", "learning_rate is nan"),
         ("--num_train_epochs 0", "num_train_epochs is 0; allowed: a number of at least 1"),
-        ("--gradient_accumulation_steps 0", "gradient_accumulation_steps is 0"),
-        ("--max_train_samples 0", "max_train_samples is 0"),
         ("--max_length 0", "max_length is 0"),
         ("--filter_learning_rate -1", "filter_learning_rate is -1"),
         ("--warmup_ratio 2", r"warmup_ratio is 2\.0; allowed: 0 to 1"),
-        ("--warmup_ratio 0.1 --num_warmup_steps 5", "0 beside num_warmup_steps 5"),
-        ("--adam_beta2 1", r"adam_beta2 is 1\.0; allowed: 0 to below 1\."),
-        ("--adam_epsilon -1", r"adam_epsilon is -1\.0; allowed: a number of at least 0"),
-        ("--lr_scheduler_type cosine_with_min_lr", "is None; allowed: .* min_lr, min_lr_rate.*One"),
+        ("--warmup_ratio 0.1 --num_warmup_steps 5", "5; allowed: 0 beside warmup_ratio"),
         ('--lr_scheduler_kwargs {"power":2}', "of linear is .*power.*; allowed: .*with nothing"),
         ("--lr_scheduler_kwargs [1]", "a JSON object with nothing"),
         *(
@@ -98,11 +93,6 @@ def test_one_name_with_two_types_is_refused() -> None:
                 r"allowed: a JSON object with min_lr, .*, each a number of at least 0\. \S",
             )
             for given in ('{"min_lr":NaN}', '{"min_lr_rate":-0.1}', '{"min_lr":"a"}')
-        ),
-        (
-            "--learning_rate 0 --lr_scheduler_type cosine_with_min_lr "
-            '--lr_scheduler_kwargs {"min_lr":0.1}',
-            "division by zero",
         ),
         ("--lr_scheduler_kwargs {", "a JSON object with nothing. Expecting property name"),
         ("--no_such_flag 1", r"^unrecognized arguments: --no_such_flag 1\. See --help"),
@@ -132,7 +122,7 @@ def test_truths_dashes_and_lists() -> None:
 
 
 def test_only_what_was_given_is_data() -> None:
-    given = glue.SCHEMA.given(["--order", "4", "--seed=3", "--do_predict"])
+    given = glue.SCHEMA.read(["--order", "4", "--seed=3", "--do_predict"])
     # In the order of --help, whichever they were given in.
     assert list(given.items()) == [("do_predict", True), ("seed", 3), ("order", 4)]
     # Of a run elsewhere, or long ago, the files need not be here.

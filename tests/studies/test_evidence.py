@@ -38,13 +38,14 @@ def test_a_study_is_an_experiment_that_its_script_takes(
     options = evidence.parser(names).parse_args(words)
     monkeypatch.chdir(ROOT)
     experiment = study.experiment(options)
-    cells = experiment.cells(experiment.space.grid() if experiment.space else ())
-    arms = {cell.arm.name for cell in cells}
-    assert len(cells) == study.seeds * len(arms)
+    grid = experiment.space.grid() if experiment.space else []
+    jobs = experiment.jobs([*experiment.arms, *grid])
+    arms = {job.arm for job in jobs}
+    assert len(jobs) == study.seeds * len(arms)
     assert len(arms) > 1
     assert "none" in arms
-    for cell in cells:  # what a study did does not change with the scripts' own rate
-        settings = experiment.script.run(cell.job.flags)
+    for job in jobs:  # what a study did does not change with the scripts' own rate
+        settings = experiment.script.run(job.flags)
         assert (settings.filter.filter_learning_rate is not None) == settings.learns_scalars()
 
 
@@ -71,14 +72,6 @@ def test_a_page_quotes_what_was_measured(name: str) -> None:
     known = [path.read_text("utf-8") for path in pages]
     assert len(quoted) > 10
     assert [number for number in quoted if not any(number in text for text in known)] == []
-
-
-def test_the_page_names_the_studies_that_were_not_run() -> None:
-    done, _, left = (DOCS / "evidence.md").read_text("utf-8").partition("\n## Not run yet\n")
-    assert len(DONE) >= 13
-    for study in studies():
-        assert (f"[{study.title}](evidence/{study.name}.md)" in done) == (study in DONE)
-        assert (f"\n- {study.title}\n" in left) == (study not in DONE)
 
 
 @pytest.mark.parametrize("study", DONE, ids=lambda study: study.name)
@@ -111,35 +104,6 @@ def row(name: str, title: str) -> Study:
     )
 
 
-def test_the_table_at_the_head_says_what_the_verdicts_say() -> None:
-    """A word for a sentence, and the change in per cent that stands in it."""
-    known = [study for study in DONE if study.compares]
-    found = [
-        (study, task)
-        for study in known
-        for task in analyze.results_of(
-            json.loads((DOCS / "evidence" / f"{study.name}.json").read_text("utf-8"))
-        )
-    ]
-    cells = [line.split(" | ") for line in page.lines(found)[2:] if line.startswith("|")]
-    said = [
-        text
-        for study, task in found
-        for text in report.verdicts([task])
-        if re.match(r"[\w-]+", text)[0] not in study.again and "no seed ended" not in text
-    ]
-    assert len(cells) == len(said) > 30
-    for line, text in zip(cells, said, strict=True):
-        arm, change, verdict = line[4], line[6], line[10].removesuffix(" |")
-        word = verdict.removesuffix(", within the margin")
-        assert text.startswith(arm)
-        assert f"{change} of" in text
-        assert (f"{arm} is {word} than" in text) == (word != "not shown")
-    text = (DOCS / "evidence.md").read_text("utf-8")
-    for study, _ in found:
-        assert f"[{study.title}](evidence/{study.name}.md)" in text
-
-
 def test_no_runs_are_counted_twice() -> None:
     """Arms of one task with the same values have one row in the table at the head."""
     seen: dict[tuple, str] = {}
@@ -152,17 +116,6 @@ def test_no_runs_are_counted_twice() -> None:
                 key = (task.task, *pair, *list(values)[:3])
                 assert key not in seen, (study.name, seen.get(key))
                 seen[key] = study.name
-
-
-def test_the_papers_figures_stand_beside_ours() -> None:
-    found = json.loads((DOCS / "evidence" / "char.json").read_text("utf-8"))
-    lines = page.lines([(row("char", "Chars: two"), analyze.results_of(found)[0])])
-    assert lines[0].startswith("| study | against | signal to noise | margin | arm | seeds |")
-    plat, laplacian = lines[2:4]
-    assert plat.startswith("| [Chars: two](evidence/char.md) | none: perplexity ↓ 7.59")
-    assert " | -1.76 % (WikiText) | yes | better |" in plat  # (33.5 - 34.1) / 34.1
-    assert laplacian.startswith("|  |  |  |  | laplacian | 7 |")
-    assert laplacian.endswith(" | drawn | - | worse |")
 
 
 def task_of(*arms: list[float]) -> TaskResult:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -61,14 +62,73 @@ def combination(first: Term, *others: Term) -> Tensor:
     Returns:
         The sum, (B, H, N, D).
     """
+    terms = (first, *others)
+    learns = torch.is_grad_enabled() and any(
+        isinstance(scalar, Tensor) and scalar.requires_grad for scalar, _ in terms
+    )
+    return _Combination.apply(*chain(*terms)) if learns and not traced() else _sum(*terms)
+
+
+def traced() -> bool:
+    """Whether torch compiles, traces or transforms the call: no gradient is then made by hand."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def _sum(first: Term, *others: Term) -> Tensor:
     scalar, x = first
     out = x if isinstance(scalar, float) and scalar == 1.0 else scalar * x
     for scalar, other in others:
         if isinstance(scalar, Tensor):
-            out = torch.addcmul(out, other, scalar)
+            fresh = out is not x and out.dtype == torch.promote_types(scalar.dtype, other.dtype)
+            add = out.addcmul_ if fresh and not torch.is_grad_enabled() else out.addcmul
+            out = add(other, scalar)
         elif scalar != 0.0:
             out = torch.add(out, other, alpha=scalar)
     return out.to(x.dtype)
+
+
+class _Combination(torch.autograd.Function):
+    """`_sum` of the terms c_1, x_1, c_2, x_2 ...: autograd's backward takes twice as many passes."""
+
+    @staticmethod
+    def forward(ctx: Any, *terms: Scalar) -> Tensor:
+        ctx.save_for_backward(*(term if isinstance(term, Tensor) else None for term in terms))
+        ctx.numbers = [None if isinstance(term, Tensor) else term for term in terms]
+        return _sum(*zip(terms[::2], terms[1::2], strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.saved_tensors, ctx.numbers, strict=True)
+        terms = [number if tensor is None else tensor for tensor, number in pairs]
+        dtype = grad.dtype
+        for term in terms:
+            dtype = torch.promote_types(dtype, term.dtype) if isinstance(term, Tensor) else dtype
+        grad, grads = grad.to(dtype), []
+        by_hand = not torch.is_grad_enabled() and not traced()
+        for i in range(0, len(terms), 2):
+            (scalar, x), needed = terms[i : i + 2], ctx.needs_input_grad[i : i + 2]
+            d_scalar = d_x = space = None
+            if needed[0]:
+                product = grad * x
+                d_scalar = _summed(product, scalar)
+                if by_hand and product.shape == x.shape and product.dtype == x.dtype:
+                    space = product
+            if needed[1]:
+                d_x = torch.mul(grad, scalar, out=space).sum_to_size(x.shape).to(x.dtype)
+            grads += [d_scalar, d_x]
+        return tuple(grads)
+
+
+def _summed(product: Tensor, scalar: Tensor) -> Tensor:
+    """The gradient of a scalar of a term, from those of the products."""
+    if product.dim() == 4 and scalar.shape == (product.shape[1], 1, 1):
+        return product.sum((0, 2)).sum(-1).view_as(scalar).to(scalar.dtype)  # faster than at once
+    return product.sum_to_size(scalar.shape).to(scalar.dtype)
 
 
 def parts(batch: int, heads: int, at_once: int) -> list[Part]:

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from hf_graphattn.backends import one_per_query_head
+
 from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
@@ -40,5 +42,9 @@ class Degree1Config(VariantConfig):
 class Degree1Filter(GraphFilter):
     """The filter of `Degree1Config`: `w_0 V + w_1 A V`, by one pass of attention."""
 
+    groups = True
+
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        return combination((self.scalar("w_1"), attend(value)), (self.scalar("w_0"), value))
+        once = attend(value)
+        value = one_per_query_head(value, once)
+        return combination((self.scalar("w_1"), once), (self.scalar("w_0"), value))

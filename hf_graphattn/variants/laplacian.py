@@ -17,6 +17,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from hf_graphattn.backends import one_per_query_head
+
 from .base import Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
@@ -43,5 +45,8 @@ class LaplacianConfig(VariantConfig):
 class LaplacianFilter(GraphFilter):
     """The filter of `LaplacianConfig`: `A V - step V`, by one pass of attention."""
 
+    groups = True
+
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        return combination((1.0, attend(value)), (-self.scalar("step"), value))
+        once = attend(value)
+        return combination((1.0, once), (-self.scalar("step"), one_per_query_head(value, once)))

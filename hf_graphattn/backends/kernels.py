@@ -32,8 +32,8 @@ class SharedAttention(SdpaAttention):
     """For filters of several passes that have a kernel in which all passes share A.
 
     What the kernel does not compute (attention dropout, a cache that holds earlier tokens, a graph
-    that torch.compile or torch.jit.trace makes, torch.func, no tokens) is done by fused passes, as
-    in `sdpa`. It has first derivatives alone, no forward-mode ones and no batched gradients.
+    that torch.compile or torch.jit.trace makes, torch.func, forward mode, no tokens) is done by
+    fused passes, as in `sdpa`. It has first derivatives alone, and no batched gradients.
     """
 
     name = "shared"

@@ -93,42 +93,31 @@ def _sum(first: Term, *others: Term) -> Tensor:
 
 
 class _Combination(torch.autograd.Function):
-    """`_sum` of the terms c_1, x_1, c_2, x_2 ...: autograd's backward takes twice as many passes."""
+    """`_sum` of c_1, x_1, c_2, x_2 ...; autograd's own backward takes twice as many passes."""
 
     @staticmethod
     def forward(ctx: Any, *terms: Scalar) -> Tensor:
-        ctx.save_for_backward(*(term if isinstance(term, Tensor) else None for term in terms))
+        ctx.save_for_backward(*(term for term in terms if isinstance(term, Tensor)))
         ctx.numbers = [None if isinstance(term, Tensor) else term for term in terms]
         return _sum(*zip(terms[::2], terms[1::2], strict=True))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pairs = zip(ctx.saved_tensors, ctx.numbers, strict=True)
-        terms = [number if tensor is None else tensor for tensor, number in pairs]
-        dtype = grad.dtype
-        for term in terms:
-            dtype = torch.promote_types(dtype, term.dtype) if isinstance(term, Tensor) else dtype
-        grad, grads = grad.to(dtype), []
-        by_hand = not torch.is_grad_enabled() and not traced()
+        saved, grads = iter(ctx.saved_tensors), []
+        terms = [next(saved) if number is None else number for number in ctx.numbers]
+        grad = grad.to(torch.promote_types(grad.dtype, torch.float32))
         for i in range(0, len(terms), 2):
-            (scalar, x), needed = terms[i : i + 2], ctx.needs_input_grad[i : i + 2]
-            d_scalar = d_x = space = None
-            if needed[0]:
-                product = grad * x
-                d_scalar = _summed(product, scalar)
-                if by_hand and product.shape == x.shape and product.dtype == x.dtype:
-                    space = product
-            if needed[1]:
-                d_x = torch.mul(grad, scalar, out=space).sum_to_size(x.shape).to(x.dtype)
+            scalar, x = terms[i : i + 2]
+            d_scalar = d_x = None
+            if ctx.needs_input_grad[i]:
+                total = grad * x
+                if scalar.shape == (x.shape[1], 1, 1):  # faster in two steps
+                    total = total.sum((0, 2), keepdim=True)
+                d_scalar = total.sum_to_size(scalar.shape).to(scalar.dtype)
+            if ctx.needs_input_grad[i + 1]:
+                d_x = (grad * scalar).sum_to_size(x.shape).to(x.dtype)
             grads += [d_scalar, d_x]
         return tuple(grads)
-
-
-def _summed(product: Tensor, scalar: Tensor) -> Tensor:
-    """The gradient of a scalar of a term, from those of the products."""
-    if product.dim() == 4 and scalar.shape == (product.shape[1], 1, 1):
-        return product.sum((0, 2)).sum(-1).view_as(scalar).to(scalar.dtype)  # faster than at once
-    return product.sum_to_size(scalar.shape).to(scalar.dtype)
 
 
 def parts(batch: int, heads: int, at_once: int) -> list[Part]:

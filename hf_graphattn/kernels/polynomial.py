@@ -31,7 +31,16 @@ from torch import Tensor
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 from hf_graphattn.backends.fused import KEPT_STATES
 
-from . import Part, Scalar, combination, part_of, parts, refuse_second_derivatives, row_blocks
+from . import (
+    Part,
+    Scalar,
+    combination,
+    part_of,
+    parts,
+    refuse_second_derivatives,
+    row_blocks,
+    traced,
+)
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
 BLOCK_ELEMENTS = 2**20  # of a block's matrices, 4 MB in float32 a thread, or one head a thread
@@ -106,14 +115,9 @@ def fits(inputs: AttentionInputs) -> bool:
     """Whether `blockwise` computes the call.
 
     It has no dropout and needs tokens. It does not run in a graph that must serve all lengths, nor
-    in torch.func's transforms, which take no gradient by hand.
+    in torch.func's transforms and forward mode, which take no gradient by hand.
     """
-    traced = (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-    )
-    return inputs.dropout == 0.0 and not traced and inputs.query.numel() > 0
+    return inputs.dropout == 0.0 and not traced() and inputs.query.numel() > 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ def _precise(x: Tensor, part: Part) -> Tensor:
 
 
 def _into(out: Tensor, matrix: Tensor, x: Tensor) -> None:
-    """`out = matrix x`; torch makes products of many matrices at once into contiguous ones alone."""
+    """`out = matrix x`. Into what is not contiguous torch makes products one at a time."""
     torch.bmm(matrix, x, out=out) if out.is_contiguous() else out.copy_(matrix @ x)
 
 
@@ -240,7 +244,10 @@ def _add(
         a = matrix.flatten(0, 1)
         for later, d in pairwise(reversed(ds)):
             d[:, keys].baddbmm_(a.mT, later[:, rows])
-        delta = sum((d[:, rows] * y[:, rows]).sum(-1, keepdim=True) for d, y in zip(ds[1:], ys[1:], strict=True))
+        delta = sum(
+            (d[:, rows] * y[:, rows]).sum(-1, keepdim=True)
+            for d, y in zip(ds[1:], ys[1:], strict=True)
+        )
         scores = _shaped(spaces[1], *a.shape)
         for i, (d, y) in enumerate(zip(ds[1:], ys[:-1], strict=True)):
             torch.baddbmm(scores, d[:, rows], y[:, keys].mT, beta=min(i, 1), out=scores)

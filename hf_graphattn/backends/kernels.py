@@ -46,8 +46,7 @@ class SharedAttention(SdpaAttention):
     @classmethod
     def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
         query, length = inputs.query, inputs.query.shape[-2]
-        half = torch.is_autocast_enabled(query.device.type)
-        precise = query.dtype in (torch.float32, torch.float64) and not half
+        precise = query.dtype.itemsize > 2 and not torch.is_autocast_enabled(query.device.type)
         square = length == inputs.key.shape[-2]  # not the new tokens of a cache that holds others
         fits = inputs.causal or length**2 * torch.get_num_threads() <= MOST_ELEMENTS
         return inputs.dropout == 0.0 and precise and square and length >= SHORTEST and fits

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_graphattn.backends import AttentionInputs
+from hf_graphattn.backends import AttentionInputs, one_per_query_head
 from hf_graphattn.errors import GraphAttentionError
 
 Scalar = float | Tensor  # a number, (H, 1, 1) or (B, H, N, 1)
@@ -57,12 +57,12 @@ def combination(first: Term, *others: Term) -> Tensor:
 
     Args:
         first: c_1 and x_1: a number, (H, 1, 1) or (B, H, N, 1), and (B, H, N, D).
-        others: the other terms, alike.
+        others: the other terms, alike; query heads may share theirs.
 
     Returns:
         The sum, (B, H, N, D).
     """
-    terms = (first, *others)
+    terms = (first, *((scalar, one_per_query_head(x, first[1])) for scalar, x in others))
     learns = torch.is_grad_enabled() and any(
         isinstance(scalar, Tensor) and scalar.requires_grad for scalar, _ in terms
     )
@@ -84,9 +84,7 @@ def _sum(first: Term, *others: Term) -> Tensor:
     out = x if isinstance(scalar, float) and scalar == 1.0 else scalar * x
     for scalar, other in others:
         if isinstance(scalar, Tensor):
-            fresh = out is not x and out.dtype == torch.promote_types(scalar.dtype, other.dtype)
-            add = out.addcmul_ if fresh and not torch.is_grad_enabled() else out.addcmul
-            out = add(other, scalar)
+            out = torch.addcmul(out, other, scalar)
         elif scalar != 0.0:
             out = torch.add(out, other, alpha=scalar)
     return out.to(x.dtype)

@@ -13,8 +13,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from hf_graphattn.backends import one_per_query_head
-
 from .base import TRAINABLE_HELP, Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
@@ -45,6 +43,4 @@ class Degree1Filter(GraphFilter):
     groups = True
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        once = attend(value)
-        value = one_per_query_head(value, once)
-        return combination((self.scalar("w_1"), once), (self.scalar("w_0"), value))
+        return combination((self.scalar("w_1"), attend(value)), (self.scalar("w_0"), value))

@@ -17,8 +17,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from hf_graphattn.backends import one_per_query_head
-
 from .base import Attend, GraphFilter, VariantConfig, combination, register, setting
 
 
@@ -48,5 +46,4 @@ class LaplacianFilter(GraphFilter):
     groups = True
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
-        once = attend(value)
-        return combination((1.0, once), (-self.scalar("step"), one_per_query_head(value, once)))
+        return combination((1.0, attend(value)), (-self.scalar("step"), value))

@@ -33,7 +33,8 @@ SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest va
 class Table:
     """Text when printed, HTML in a notebook.
 
-    cells: the text of each row. rows: the objects that the cells show.
+    title: a line, and lines that may be folded. cells: the text of each row. rows: the objects that
+    the cells show.
     """
 
     title: str
@@ -59,7 +60,8 @@ class Table:
             for cells in rows
             for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
         ]
-        return "\n".join([self.title, *lines])
+        title, *notes = self.title.splitlines()
+        return "\n".join([title, *(textwrap.fill(note, width) for note in notes), *lines])
 
     def _repr_html_(self) -> str:
         rows = [

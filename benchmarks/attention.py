@@ -6,6 +6,7 @@ python benchmarks/attention.py --lengths 128 1024 4096 --memory --output attenti
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -28,7 +29,10 @@ def call(form: forms.Form, length: int, arguments: argparse.Namespace) -> Callab
     """
     device, causal = arguments.device, not arguments.bidirectional
     shape = (length, arguments.heads, arguments.width, arguments.batch)
-    q, k, v = forms.states(*shape, device, getattr(torch, arguments.dtype))
+    shared = (length, arguments.key_heads or arguments.heads, arguments.width, arguments.batch)
+    dtype = getattr(torch, arguments.dtype)
+    q, *_ = forms.states(*shape, device, dtype)
+    k, v, _ = forms.states(*shared, device, dtype)
     mask = forms.padding(arguments.batch, length, causal, device) if arguments.padding else None
     upstream = torch.randn_like(q).transpose(1, 2)
 
@@ -75,6 +79,7 @@ def seconds(length: int, arguments: argparse.Namespace) -> dict[str, Any]:
         device=arguments.device,
         budget=arguments.budget,
         keep=not arguments.default_allocator,
+        clock=time.process_time if arguments.cpu_time else time.perf_counter,
     )
     return {name: asdict(timing) for name, timing in taken.items()}
 
@@ -97,6 +102,7 @@ def main() -> None:
     )
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--key_heads", type=int, help="Fewer, which query heads share.")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--bidirectional", action="store_true")
     parser.add_argument("--padding", action="store_true", help="With a padding mask.")
@@ -105,10 +111,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--memory", action="store_true", help="Measure peak memory too.")
     parser.add_argument("--default_allocator", action="store_true", help=measure.DEFAULT_ALLOCATOR)
+    cpu_time = "One thread, by the time of its CPU: other processes weigh less."
+    parser.add_argument("--cpu_time", action="store_true", help=cpu_time)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--budget", type=float, default=30.0, help="Seconds a length.")
     parser.add_argument("--output", type=Path, help="JSON file; the plot goes beside it.")
     arguments = parser.parse_args()
+    if arguments.cpu_time:
+        torch.set_num_threads(1)
     peaks = memory(arguments) if arguments.memory else {}  # first: see measure.peak_memory
     forms.check(arguments.device, getattr(torch, arguments.dtype))
     results = {}

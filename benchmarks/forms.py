@@ -25,6 +25,8 @@ CONFIGS = {
     "plat": ga.PLaTConfig(trainable=("p",)),
     "gain": ga.GainConfig(beta=1.1),
     "degree1": ga.Degree1Config(w_0=0.1),
+    "sink": ga.SinkConfig(sink=0.5),
+    "temperature": ga.TemperatureConfig(slope=0.1),
     "degree2": ga.PolynomialConfig(coefficients=(0.1, 1.0, 0.1)),
 }
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
@@ -35,7 +37,10 @@ def plain(
 ) -> Tensor:
     """Attention as transformers computes it by default."""
     causal = causal and mask is None
-    return scaled_dot_product_attention(q, k, v, mask, is_causal=causal, dropout_p=dropout)
+    shared = k.shape[1] < q.shape[1]
+    return scaled_dot_product_attention(
+        q, k, v, mask, is_causal=causal, dropout_p=dropout, enable_gqa=shared
+    )
 
 
 def ours(variant: str, backend: str = "auto") -> Form:
@@ -122,6 +127,7 @@ FORMS: dict[str, Form] = {
     "plat": ours("plat"),
     "published gfsa": published_gfsa,
     "published plat": published_plat,
+    **{name: ours(name) for name in ("gain", "degree1", "sink", "temperature")},
     # What the rule of backends.choose chooses between.
     "gfsa sdpa": ours("gfsa", "sdpa"),
     "gfsa eager": ours("gfsa", "eager"),

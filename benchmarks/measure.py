@@ -54,12 +54,14 @@ def interleaved(
     device: str = "cpu",
     budget: float | None = None,
     keep: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time the cases in turns; ``budget`` (seconds) may end the rounds early, after three.
 
     With ``keep`` freed memory is kept for the next call from now on, as GPUs' allocator does: else
     the forms with large matrices would be timed on page faults too. Without, malloc is left as it
-    is, which in a process where nothing was timed with it is glibc's default.
+    is, which in a process where nothing was timed with it is glibc's default. ``clock``: its unit
+    is a second; ``time.process_time`` is that of a CPU, on which other processes weigh less.
     """
     if keep:
         _keep_freed_memory(True)
@@ -74,7 +76,7 @@ def interleaved(
         for done in range(rounds):
             take_turns()
             for name, call in cases.items():
-                taken[name].append(_seconds(call, device))
+                taken[name].append(_seconds(call, device, clock))
             if budget is not None and done >= 2 and time.perf_counter() - start > budget:
                 break
     finally:
@@ -176,14 +178,14 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
-def _seconds(call: Callable[[], object], device: str) -> float:
+def _seconds(call: Callable[[], object], device: str, clock: Callable[[], float]) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     call()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _timing(seconds: list[float], first: list[float]) -> Timing:

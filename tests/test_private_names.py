@@ -88,6 +88,10 @@ PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch._C,
         "Whether a transform of torch.func runs. Look for what torch.autograd.Function.apply asks.",
     ),
+    "_current_level": (
+        lambda: torch.autograd.forward_ad,
+        "Whether forward-mode derivatives are taken: it is then 0. Look into make_dual.",
+    ),
     "_scaled_dot_product_flash_attention_for_cpu": (
         lambda: torch.ops.aten,
         "The fused attention of the CPU, with the log-sum-exp of the scores. Look for what "

@@ -11,6 +11,7 @@ import shown
 
 from finetune.experiments import analyze
 from finetune.experiments.analyze import ArmResult
+from hf_graphattn.model.report import EXTRA
 from hf_graphattn.variants import base as registry
 from hf_graphattn.variants import variant_configs
 from tools import figures, picture
@@ -253,6 +254,9 @@ def test_the_table_of_estimates_follows_from_what_was_measured() -> None:
             for form in FORMS
         ]
         assert _row(TEXTS["speed.md"], f"{length} tokens |")[1:] == expected
+        if int(length) in EXTRA:
+            extra = (EXTRA[int(length)][form] for form in FORMS)
+            assert [f"{time:+.1f} ms, {memory} MB" for time, memory in extra] == expected
 
 
 def test_the_table_of_recipes_has_every_recipe() -> None:

@@ -168,7 +168,8 @@ def _scores(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     bias, allowed = _bias(inputs, rows, scores.dtype)
     if bias is not None:  # in place: the cost here is the passes over N x N matrices
-        scores[..., _seen(inputs, rows) :].add_(bias)
+        seen = _seen(inputs, rows)  # and autograd copies what is changed through a view
+        (scores[..., seen:] if seen else scores).add_(bias)
     return scores, allowed
 
 

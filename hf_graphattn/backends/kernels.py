@@ -32,8 +32,8 @@ class SharedAttention(SdpaAttention):
     """For filters of several passes that have a kernel in which all passes share A.
 
     What the kernel does not compute (attention dropout, a cache that holds earlier tokens, a graph
-    that torch.compile or torch.jit.trace makes, torch.func, no tokens) is done by fused passes, as
-    in `sdpa`. It has first derivatives alone, no forward-mode ones and no batched gradients.
+    that torch.compile or torch.jit.trace makes, torch.func, forward mode, no tokens) is done by
+    fused passes, as in `sdpa`. It has first derivatives alone, and no batched gradients.
     """
 
     name = "shared"
@@ -46,8 +46,7 @@ class SharedAttention(SdpaAttention):
     @classmethod
     def takes(cls, inputs: AttentionInputs, passes: int) -> bool:
         query, length = inputs.query, inputs.query.shape[-2]
-        half = torch.is_autocast_enabled(query.device.type)
-        precise = query.dtype in (torch.float32, torch.float64) and not half
+        precise = query.dtype.itemsize > 2 and not torch.is_autocast_enabled(query.device.type)
         square = length == inputs.key.shape[-2]  # not the new tokens of a cache that holds others
         fits = inputs.causal or length**2 * torch.get_num_threads() <= MOST_ELEMENTS
         return inputs.dropout == 0.0 and precise and square and length >= SHORTEST and fits

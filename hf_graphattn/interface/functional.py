@@ -68,13 +68,15 @@ def attention(
         raise refusal("dropout_p", dropout_p, "a number from 0 to below 1")
     scaling = query.shape[-1] ** -0.5 if scale is None else finite_number("scale", scale)
     inputs = AttentionInputs(query, key, mask, is_causal, scaling, float(dropout_p))
-    return filtered(filter, inputs, one_per_query_head(value, query))
+    return filtered(filter, inputs, value)
 
 
 def filtered(graph_filter: GraphFilter, inputs: AttentionInputs, value: Tensor) -> Tensor:
     """H V, (B, H, N, D), by the backend that the filter names or that fits the call."""
     name = graph_filter.choose_backend(inputs, without=DELEGATE)
-    return graph_filter(backends.make(name, inputs), value)
+    attend = backends.make(name, inputs)
+    grouped = graph_filter.groups and attend.groups
+    return graph_filter(attend, value if grouped else one_per_query_head(value, inputs.query))
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> None:

@@ -164,16 +164,16 @@ def graph_attn(
         out, weights = _plain(inputs, value)
     else:
         new = value if graph_attn_layer is None else graph_attn_layer.new_values
-        query_values = one_per_query_head(new, query)
-        if query_values.shape[-2] != query.shape[-2]:
+        if new.shape[-2] != query.shape[-2]:
             raise no_square(type(module).__name__, query.shape[-2], key.shape[-2])
         if graph_filter.variant_config.place:
             token_filters.leave(module, graph_filter, inputs)
         if graph_filter.reads_first:
-            every = query_values if graph_attn_layer is None else one_per_query_head(value, query)
-            first = first_values(module, graph_filter, graph_attn_first, query_values, every)
+            new = one_per_query_head(new, query)
+            every = new if graph_attn_layer is None else one_per_query_head(value, query)
+            first = first_values(module, graph_filter, graph_attn_first, new, every)
             inputs = replace(inputs, first=first)
-        out, weights = _filtered(graph_filter, inputs, query_values, value, graph_attn_layer)
+        out, weights = _filtered(graph_filter, inputs, new, value, graph_attn_layer)
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -259,7 +259,7 @@ def _plain(inputs: AttentionInputs, value: Tensor) -> tuple[Tensor, Tensor | Non
 def _filtered(
     graph_filter: Any,
     inputs: AttentionInputs,
-    query_values: Tensor,
+    new: Tensor,
     value: Tensor,
     layer: OperandLayer | None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -269,7 +269,7 @@ def _filtered(
     of tokens leaves the attention plain.
 
     Args:
-        query_values: the values of the queries' tokens, (B, H, Nq, D); with a cache these are the
+        new: the values of the queries' tokens, (B, H or fewer, Nq, D); with a cache these are the
             new tokens.
         value: the values of all tokens, (B, H or fewer, Nk, D).
     """
@@ -280,6 +280,8 @@ def _filtered(
             _warn_of_eager(name)
         name = "eager"
     attend = backends.make(name, inputs)
+    grouped = graph_filter.groups and attend.groups and not record
+    query_values = new if grouped else one_per_query_head(new, inputs.query)
     if layer is not None:
         shared = value if attend.groups else one_per_query_head(value, inputs.query)
         attend = CachedAttention(attend, layer, shared)

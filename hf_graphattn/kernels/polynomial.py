@@ -31,7 +31,16 @@ from torch import Tensor
 from hf_graphattn.backends import AttentionInputs, attention_matrix
 from hf_graphattn.backends.fused import KEPT_STATES
 
-from . import Part, Scalar, combination, part_of, parts, refuse_second_derivatives, row_blocks
+from . import (
+    Part,
+    Scalar,
+    combination,
+    part_of,
+    parts,
+    refuse_second_derivatives,
+    row_blocks,
+    traced,
+)
 
 BLOCK_ROWS = 128  # under causality: fewer make narrow products, more make more that is hidden
 BLOCK_ELEMENTS = 2**20  # of a block's matrices, 4 MB in float32 a thread, or one head a thread
@@ -97,7 +106,7 @@ def blockwise(
         return _Blockwise.apply(plan, *tensors)
     out, powers, _ = _forward(plan, *tensors)
     if store is not None:
-        for index, power in enumerate(powers[:-1]):
+        for index, power in enumerate(powers[1:-1]):
             store(index, power)
     return out
 
@@ -106,14 +115,9 @@ def fits(inputs: AttentionInputs) -> bool:
     """Whether `blockwise` computes the call.
 
     It has no dropout and needs tokens. It does not run in a graph that must serve all lengths, nor
-    in torch.func's transforms, which take no gradient by hand.
+    in torch.func's transforms and forward mode, which take no gradient by hand.
     """
-    traced = (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-    )
-    return inputs.dropout == 0.0 and not traced and inputs.query.numel() > 0
+    return inputs.dropout == 0.0 and not traced() and inputs.query.numel() > 0
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,9 @@ class _Plan:
     parts: list[Part]
     blocks: list[slice]
 
-    def space(self, x: Tensor) -> Tensor:
-        """Room for the greatest block of A of the states x, or of a part of them."""
-        batch, heads, length, _ = part_of(x, self.parts[0]).shape
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return x.new_empty(batch * heads * length * self.blocks[0].stop, dtype=dtype)
+    def space(self, query: Tensor) -> Tensor:
+        """Room for the greatest block of A of a part."""
+        return query.new_empty(math.prod(query.shape[:3]) * self.blocks[0].stop)
 
     def matrix(
         self, query: Tensor, key: Tensor, mask: Tensor | None, rows: slice, space: Tensor | None
@@ -150,26 +152,38 @@ def _shaped(space: Tensor, *shape: int) -> Tensor:
     return space[: math.prod(shape)].view(shape)
 
 
+def _precise(x: Tensor, part: Part) -> Tensor:
+    """A part of states, in float32 or float64, laid out so that `flatten(0, 1)` is a view."""
+    x = part_of(x, part).to(torch.promote_types(x.dtype, torch.float32))
+    return x.flatten(0, 1).unflatten(0, x.shape[:2])
+
+
+def _into(out: Tensor, matrix: Tensor, x: Tensor) -> None:
+    """`out = matrix x`. Into what is not contiguous torch makes products one at a time."""
+    torch.bmm(matrix, x, out=out) if out.is_contiguous() else out.copy_(matrix @ x)
+
+
 def _forward(
     plan: _Plan, query: Tensor, key: Tensor, mask: Tensor | None, value: Tensor, *scalars: Tensor
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """(out, the powers y_1 ... y_K, the blocks of A if the plan keeps them)."""
+    """(out, the powers y_0 ... y_K, the blocks of A if the plan keeps them)."""
     precise = torch.promote_types(query.dtype, torch.float32)
-    powers = [value.new_empty(value.shape, dtype=precise) for _ in scalars[1:]]
-    space = None if plan.keep else plan.space(query)
-    out, kept = torch.empty_like(value), []
+    powers = [torch.empty(value.shape, dtype=precise, device=value.device) for _ in scalars]
+    out, kept, space = torch.empty_like(value), [], None
     with torch.autocast(query.device.type, enabled=False):
         for part in plan.parts:
-            q, k, v = (part_of(x, part).to(precise).contiguous() for x in (query, key, value))
-            ys = [part_of(y, part) for y in powers]
+            q, k, *ys = (_precise(x, part) for x in (query, key, *powers))
+            if space is None and not plan.keep:
+                space = plan.space(q)
+            ys[0].copy_(part_of(value, part))
             for rows in plan.blocks:
                 matrix = plan.matrix(q, k, part_of(mask, part), rows, space)
-                for x, y in pairwise((v, *ys)):
-                    y[:, :, rows] = matrix @ x[:, :, : rows.stop]
+                for x, y in pairwise(y.flatten(0, 1) for y in ys):
+                    _into(y[:, rows], matrix.flatten(0, 1), x[:, : rows.stop])
                 if plan.keep:
                     kept.append(matrix)
             weights = (part_of(c, part) for c in scalars)
-            out[part] = combination(*zip(weights, (v, *ys), strict=True))
+            out[part] = combination(*zip(weights, ys, strict=True))
     return out, powers, kept
 
 
@@ -177,7 +191,7 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, query, key, mask, value, *scalars: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         out, powers, kept = _forward(plan, query, key, mask, value, *scalars)
-        ctx.save_for_backward(query, key, mask, value, *scalars, *powers, *kept)
+        ctx.save_for_backward(query, key, mask, *scalars, *powers, *kept)
         ctx.plan = plan
         return out
 
@@ -185,22 +199,19 @@ class _Blockwise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives("shared")
         plan, needed = ctx.plan, ctx.needs_input_grad[1:]
-        saved = list(ctx.saved_tensors)  # under checkpointing they are read only once
-        inputs, kept = saved[: len(needed)], saved[len(needed) :]
-        query, key, mask, value, *scalars = inputs
-        powers, kept = kept[: len(scalars) - 1], kept[len(scalars) - 1 :]
-        precise = torch.promote_types(query.dtype, torch.float32)
-        sums = [
-            torch.zeros_like(x, dtype=precise) if need else None
-            for x, need in zip(inputs, needed, strict=True)
-        ]
+        query, key, mask, *saved = ctx.saved_tensors  # under checkpointing they are read only once
+        count = len(needed) - 4
+        scalars, powers, kept = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        inputs = (query, key, mask, grad, *scalars)  # grad is shaped as the values
+        sums: list[Any] = [None] * len(inputs)
+        for i, x in enumerate(inputs):
+            if needed[i]:  # those of states are written part by part, the others are added to
+                make = torch.empty_like if i in (0, 1, 3) else torch.zeros_like
+                sums[i] = make(x, dtype=powers[0].dtype)
         with torch.autocast(query.device.type, enabled=False):
             for part in plan.parts:
                 matrices, kept = kept[: len(plan.blocks)], kept[len(plan.blocks) :]
-                states = [
-                    part_of(x, part).to(precise).contiguous()
-                    for x in (grad, query, key, value, *powers)
-                ]
+                states = [_precise(x, part) for x in (grad, query, key, *powers)]
                 shared = [part_of(x, part) for x in (mask, *scalars)]
                 _add(plan, states, shared, matrices, [part_of(x, part) for x in sums])
         grads = (None if g is None else g.to(x.dtype) for g, x in zip(sums, inputs, strict=True))
@@ -218,13 +229,14 @@ def _add(
     grad, query, key, *powers = states
     mask, *scalars = shared
     d_query, d_key, d_mask, d_value, *d_scalars = sums
-    for power, total in zip(powers, d_scalars, strict=True):
+    ds = []
+    for scalar, power, total in zip(scalars, powers, d_scalars, strict=True):
+        d = torch.empty_like(power)
         if total is not None:
-            total += (grad * power).sum_to_size(total.shape)
-    ds = [torch.mul(grad, c, out=grad.new_empty(grad.shape)).flatten(0, 1) for c in scalars]
+            total += torch.mul(grad, power, out=d).sum_to_size(total.shape)
+        ds.append(torch.mul(grad, scalar, out=d).flatten(0, 1))
     q, k, *ys = (x.flatten(0, 1) for x in (query, key, *powers))
-    before, after = torch.cat(ys[:-1], -1), torch.cat(ys[1:], -1)
-    dq, dk = torch.empty_like(q), torch.zeros_like(k)
+    dq, dk = q.new_empty(q.shape), k.new_zeros(k.shape)
     spaces = plan.space(query), plan.space(query)
     for rows in reversed(plan.blocks):
         keys = slice(rows.stop)
@@ -232,11 +244,15 @@ def _add(
         a = matrix.flatten(0, 1)
         for later, d in pairwise(reversed(ds)):
             d[:, keys].baddbmm_(a.mT, later[:, rows])
-        wide = torch.cat([d[:, rows] for d in ds[1:]], -1)
-        delta = (wide * after[:, rows]).sum(-1, keepdim=True)
+        delta = sum(
+            (d[:, rows] * y[:, rows]).sum(-1, keepdim=True)
+            for d, y in zip(ds[1:], ys[1:], strict=True)
+        )
         scores = _shaped(spaces[1], *a.shape)
-        torch.bmm(wide, before[:, keys].mT, out=scores).sub_(delta).mul_(a)
-        dq[:, rows] = scores @ k[:, keys]
+        for i, (d, y) in enumerate(zip(ds[1:], ys[:-1], strict=True)):
+            torch.baddbmm(scores, d[:, rows], y[:, keys].mT, beta=min(i, 1), out=scores)
+        scores.sub_(delta).mul_(a)
+        _into(dq[:, rows], scores, k[:, keys])
         dk[:, keys].baddbmm_(scores.mT, q[:, rows])
         if d_mask is not None:
             d_mask += scores.view_as(matrix).sum_to_size(d_mask.shape)

@@ -13,12 +13,19 @@ from torch import Tensor, nn
 
 from hf_graphattn import backends
 from hf_graphattn.architectures import AttentionModule, Plan, find
+from hf_graphattn.variants import GraphFilter
 
 from .adapters import active_filter, original_filter
 from .filters import graph_filters, refuse_no_model, refuse_plain
 from .parallel import own_class, whole
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
+# What training takes more than with plain attention, in ms and MB, by the tokens of a sequence: one
+# layer of 12 causal heads of 64, on two CPU cores (docs/speed.md, which has more lengths).
+EXTRA = {
+    128: {"laplacian": (0.4, 1), "gfsa": (1.7, 3), "plat": (3.3, 10)},
+    1024: {"laplacian": (1.7, 6), "gfsa": (29.0, 56), "plat": (70.0, 76)},
+}
 SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest value are printed
 
 
@@ -26,7 +33,8 @@ SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest va
 class Table:
     """Text when printed, HTML in a notebook.
 
-    cells: the text of each row. rows: the objects that the cells show.
+    title: a line, and lines that may be folded. cells: the text of each row. rows: the objects that
+    the cells show.
     """
 
     title: str
@@ -52,7 +60,8 @@ class Table:
             for cells in rows
             for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
         ]
-        return "\n".join([self.title, *lines])
+        title, *notes = self.title.splitlines()
+        return "\n".join([title, *(textwrap.fill(note, width) for note in notes), *lines])
 
     def _repr_html_(self) -> str:
         rows = [
@@ -150,7 +159,27 @@ def report(model: nn.Module) -> Table:
     parts += [f"{len(callers)} with a filter of one's own"] if callers else []
     learned = sum(p.numel() for original in originals.values() for p in original.parameters())
     title = f"{own_class(model).__name__}: {', '.join(parts)}, {learned} learned scalars"
+    title += _cost([f for f in originals.values() if not f.variant_config.place])
     return Table(title, HEADINGS, tuple(map(_cells, rows)), tuple(rows))
+
+
+def _cost(filters: list[GraphFilter]) -> str:
+    """What filters of attention cost in training, estimated from `EXTRA`."""
+    if not filters:
+        return ""
+    passes, parts = sum(f.operands + 1 for f in filters), []
+    for tokens, measured in EXTRA.items():
+        time = memory = 0.0
+        for each in filters:
+            kind = "gfsa" if each.operands else "laplacian"
+            extra = measured.get(each.variant_config.variant, measured[kind])
+            layers = max(1, each.operands) * each.num_heads / 12
+            time, memory = time + layers * extra[0] / 1000, memory + layers * extra[1]
+        parts.append(f"{time:.2g} s and {memory:.0f} MB for {tokens} tokens")
+    return (
+        f"\n{passes} passes of attention (plain: {len(filters)}). Training on two CPU cores takes "
+        f"about so much more, for each sequence: {'; '.join(parts)}"
+    )
 
 
 def _row(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUPPORTED = """Which attention modules of a model can have a filter. Only the config is read: the
 weights are not needed."""
 REPORT = """What a patched model has: a row for each self-attention module, with the values of its
-scalars and the backend that computes it here."""
+scalars and the backend that computes it here; and about what the filters cost in training."""
 CARD = "The model card of a patched model, as push_to_hub writes it."
 DIAGNOSE = """Look inside one or several models: what attention and graph filters do to the
 tokens of a text, or to the patches of images. Writes one HTML page with every figure in it, the

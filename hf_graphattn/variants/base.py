@@ -214,6 +214,8 @@ class GraphFilter(nn.Module):
     )
     # The variant's kernels, by the backend that runs them; the other backends compute `attend`.
     kernels: ClassVar[Mapping[str, Kernel]] = {}
+    # Whether `forward` takes values that query heads share, from a backend that shares them too.
+    groups: ClassVar[bool] = False
     # Whether it reads the values of the first layer of its stack, `attend.inputs.first`.
     reads_first: ClassVar[bool] = False
     # The formula of an output that is no matrix times the values; empty where it is one.
@@ -242,7 +244,7 @@ class GraphFilter(nn.Module):
 
         Args:
             attend: x -> A x, both (B, H, N, D).
-            value: V, (B, H, N, D).
+            value: V, (B, H, N, D); of fewer heads, if the filter `groups`.
 
         Returns:
             `H V`, (B, H, N, D).

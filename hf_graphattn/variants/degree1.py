@@ -40,5 +40,7 @@ class Degree1Config(VariantConfig):
 class Degree1Filter(GraphFilter):
     """The filter of `Degree1Config`: `w_0 V + w_1 A V`, by one pass of attention."""
 
+    groups = True
+
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         return combination((self.scalar("w_1"), attend(value)), (self.scalar("w_0"), value))

@@ -39,5 +39,7 @@ class GainConfig(VariantConfig):
 class GainFilter(GraphFilter):
     """The filter of `GainConfig`: `beta A V`, by one pass of attention."""
 
+    groups = True
+
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         return combination((self.scalar("beta"), attend(value)))

@@ -43,5 +43,7 @@ class LaplacianConfig(VariantConfig):
 class LaplacianFilter(GraphFilter):
     """The filter of `LaplacianConfig`: `A V - step V`, by one pass of attention."""
 
+    groups = True
+
     def forward(self, attend: Attend, value: Tensor) -> Tensor:
         return combination((1.0, attend(value)), (-self.scalar("step"), value))

@@ -59,6 +59,7 @@ class TemperatureConfig(VariantConfig):
 class TemperatureFilter(GraphFilter):
     """The filter of `TemperatureConfig`: one pass of attention with other queries."""
 
+    groups = True
     backends = BACKENDS  # not `delegate`, whose queries are out of reach
 
     def forward(self, attend: Attend, value: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hf_graphattn as ga
 from hf_graphattn.backends import choose, explain, make
+from hf_graphattn.kernels import combination
 from hf_graphattn.kernels.polynomial import blockwise, naive
 
 N = 37
@@ -80,6 +81,23 @@ def test_second_derivatives_are_refused(config: type[ga.VariantConfig], backend:
     graph_filter.backend = "eager"
     (first,) = torch.autograd.grad(ga.attention(x, x, x, graph_filter).sum(), x, create_graph=True)
     assert torch.autograd.grad(first.square().sum(), x)[0].any()
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 1), (2, 4, N, 1)])
+def test_a_combination_has_the_derivatives_of_its_formula(shape: tuple[int, ...]) -> None:
+    """First, second and batched ones; the second term's heads are shared, as grouped values are."""
+    torch.manual_seed(4)
+    x, y = leaves(*(torch.randn(2, h, N, 3, dtype=torch.float64) for h in (4, 2)))
+    c, d = leaves(*(torch.randn(s, dtype=torch.float64) for s in (shape, (4, 1, 1))))
+    upstream = torch.randn(2, 2, 4, N, 3, dtype=torch.float64)
+    found = []
+    for out in (combination((c, x), (d, y)), c * x + d * y.repeat_interleave(2, 1)):
+        batched = torch.autograd.grad(out, (c, x, d, y), upstream, True, is_grads_batched=True)
+        first = torch.autograd.grad(out, (c, x, d, y), upstream[0], create_graph=True)
+        squares = sum(each.square().sum() for each in first)
+        found.append([out, *batched, *first, *torch.autograd.grad(squares, (c, x, d, y))])
+    for got, expected in zip(*found, strict=True):
+        assert error(got, expected) < 1e-12
 
 
 def test_transforms_of_torch_func_make_passes() -> None:

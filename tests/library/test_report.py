@@ -44,6 +44,24 @@ def test_values_backends_and_reasons_are_printed() -> None:
     assert "p 1 .. 3, mean 2" in str(ga.report(many))
 
 
+@pytest.mark.parametrize(
+    ("config", "passes", "cost"),
+    [
+        (ga.GainConfig(), "2 passes of attention (plain: 2)", "0.0011 s and 4 MB for 1024"),
+        (ga.GFSAConfig(), "4 passes of attention (plain: 2)", "0.019 s and 37 MB for 1024"),
+        (ga.PLaTConfig(layers=(0,)), "1 passes of attention (plain: 1)", "0.023 s and 25 MB for"),
+        (ga.FeatScaleConfig(), "filtered, 128 learned scalars\nlayer", ""),  # not estimated
+    ],
+)
+def test_the_cost_follows_passes_heads_and_layers(
+    config: ga.VariantConfig, passes: str, cost: str
+) -> None:
+    """A layer has four heads, a third of those that were measured."""
+    text = str(ga.report(ga.patch_model(MODELS["BERT"](), config)))
+    assert passes in text
+    assert cost in text
+
+
 def test_html_has_the_same_cells() -> None:
     report = ga.report(ga.patch_model(MODELS["T5"](), ga.LaplacianConfig(trainable=("step",))))
     cells: list[str] = []

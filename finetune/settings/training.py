@@ -35,6 +35,7 @@ class OutputArguments:
     do_predict: bool = flag("Write predictions for the test splits.", False, free=True)
     logging_steps: int | None = flag(free=True, rare=True)  # default: once a minute, or a bar
     report_to: str | None = flag("Log to a tracker: tensorboard, all, none ...", free=True)
+    with_tracking: bool = flag(default=False, free=True, rare=True)  # to all trackers
     push_to_hub: bool = flag("Upload the model, its card and results.", False, free=True)
     hub_model_id: str | None = flag("Repository to push to; default: output_dir's name.", free=True)
     hub_private_repo: bool | None = flag(free=True, rare=True)
@@ -50,7 +51,8 @@ class OutputArguments:
     @property
     def tracker(self) -> str | None:
         """Where to log beside the files; None is nowhere."""
-        return None if self.report_to == NOWHERE else self.report_to
+        name = self.report_to or (EVERY if self.with_tracking else NOWHERE)
+        return None if name == NOWHERE else name
 
 
 @dataclass(kw_only=True)
@@ -70,6 +72,7 @@ class CheckpointArguments(OutputArguments):
         "Keep the newest so many, and the best.", free=True, aliases=["save_total_limit"]
     )
     eval_steps: int | None = flag("Evaluate every so many updates, not at epochs' ends.")
+    eval_strategy: Literal["epoch", "steps"] | None = flag(free=True, rare=True)
     early_stopping_patience: int | None = flag("Stop after so many evaluations without a best.")
     metric_for_best_model: str | None = flag(rare=True)  # default: the task's main one
     greater_is_better: bool | None = flag(rare=True)  # default: as the metric says
@@ -84,8 +87,12 @@ class CheckpointArguments(OutputArguments):
         only(
             self, "False with do_eval_only: no model is saved", not self.do_eval_only, "push_to_hub"
         )
+        strategy = "steps" if self.eval_steps else EACH_EPOCH
+        only(self, f"{strategy} here", self.eval_strategy == strategy, "eval_strategy")
         steps = self.checkpointing_steps
-        if steps not in (None, EACH_EPOCH) and not (steps.isdecimal() and int(steps) > 0):
+        if steps == "no":  # transformers' save_strategy
+            self.checkpointing_steps = None
+        elif steps not in (None, EACH_EPOCH) and not (steps.isdecimal() and int(steps) > 0):
             allowed = f"a whole number from 1 on, or {EACH_EPOCH}"
             remedy = "Give --checkpointing_steps one of the two, or drop it."
             raise refusal("checkpointing_steps", steps, allowed, remedy)

@@ -6,9 +6,10 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from operator import length_hint
 from typing import TypeVar
 
 from rich.console import Console
@@ -65,8 +66,7 @@ def bar(description: str, total: int | None, done: int = 0) -> Iterator[Callable
 
 def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
     """Iterate with a bar; ``total`` is for items without a length."""
-    count = len(items) if total is None and isinstance(items, Collection) else total
-    with bar(description, count) as advance:
+    with bar(description, total or length_hint(items) or None) as advance:
         for item in items:
             yield item
             advance()

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from cards import blocks, made
 from tiny import MODELS
 
 import hf_graphattn as ga
@@ -106,35 +105,6 @@ def test_report_and_card_are_those_of_the_loaded_model(
     assert (capsys.readouterr().out, path.read_text("utf-8")) == (f"wrote {path}\n", card)
 
 
-def test_a_card_with_an_input_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, tokenizer, text = made("text")
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    about = {"license": "mit", "base_model": "user/base", "example": text}
-    flags = [word for name, value in about.items() for word in (f"--{name}", value)]
-    main(["card", str(tmp_path), "--repo_id", "user/name", *flags])
-    card = ga.model_card(model, "user/name", tokenizer=tokenizer, **about)
-    assert capsys.readouterr().out == f"{card}\n"
-    assert f'inputs = tokenizer("{text}", ' in blocks(card)[0]
-
-
-def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
-    for words in (
-        "supported",
-        "report",
-        "card",
-        "diagnose",
-        "ga.patch_model(model, ga.GFSAConfig())",
-    ):
-        assert words in shown
-    assert max(map(len, shown.splitlines())) <= 100
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -197,13 +167,3 @@ def test_a_table_is_folded_and_loses_no_word(width: int) -> None:
         assert all(any(row.module in line for line in lines) for row in table.rows)
     if width == 10**9:
         assert "\n".join([title, *lines]) == str(table)
-
-
-def test_only_a_terminal_folds(
-    patched_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = ga.report(ga.from_pretrained(patched_folder))
-    monkeypatch.setenv("COLUMNS", "90")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    main(["report", str(patched_folder)])
-    assert capsys.readouterr().out == f"{table.text(90)}\n" != f"{table}\n"

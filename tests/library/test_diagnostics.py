@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from diagnosing import QUICK, assert_same, assert_unchanged, state, whole
 from tiny import HEADS, LAYERS, ROWS, build, inputs
+from transformers import SwinConfig, SwinModel
 
 import hf_graphattn as ga
 from hf_graphattn.diagnostics import Part, diagnose
@@ -195,13 +197,6 @@ def test_a_loader_is_read_up_to_the_number_of_sequences_wanted() -> None:
     assert_same(diagnosis, diagnose(model, joined, **QUICK), 1e-5)
 
 
-def test_half_precision_and_autocast_are_measured_in_full() -> None:
-    model = build("BERT").to(torch.bfloat16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        part = diagnose(model, whole(model), **QUICK).parts[0]
-    np.testing.assert_allclose(part.response.mean[..., 0], 1, atol=1e-12)
-
-
 def test_the_frame_and_the_json_hold_the_same_numbers() -> None:
     pytest.importorskip("pandas")
     model = ga.patch_model(build("BERT"), ga.GFSAConfig(layers=(1,)))
@@ -221,3 +216,73 @@ def test_the_frame_and_the_json_hold_the_same_numbers() -> None:
     assert part["by_head"]["entropy"]["mean"] == table.to_numpy().tolist()
     assert part["scalars"]["w_K"] == [[None] * HEADS, [0.0] * HEADS]  # no NaN in JSON
     assert set(read["versions"]) == {"hf_graphattn", "torch", "transformers"}
+
+
+def test_it_prints_a_row_a_layer_with_the_numbers_to_three_digits() -> None:
+    model = ga.patch_model(build("BERT"), ga.GFSAConfig(order=4, w_K=0.25, layers=(1,)))
+    diagnosis = diagnose(model, whole(model), **QUICK)
+    (part,) = diagnosis.parts
+    rows = {line.split()[0]: line.split() for line in str(diagnosis).splitlines()}
+    states = ("cosine", "high_to_dc", "effective_rank")
+    assert rows["embeddings"][1:] == [f"{part.by_depth[n].mean[0]:.3g}" for n in states]
+    heads = [part.by_head[n].mean[1].mean() for n in ("entropy", "largest_eigenvalue", "homophily")]
+    numbers = [part.by_depth[n].mean[2] for n in states] + heads
+    assert rows["1"] == ["1", "gfsa", *(f"{x:.3g}" for x in numbers), "w_K", "0.25"]
+    assert diagnosis._repr_html_().count("<tr>") == 1 + 1 + LAYERS
+    assert len(repr(diagnosis)) < 100
+    scalars = {"w_K": np.array([[np.nan] * 4, [0.5, -0.25, 0.125, 0.0]])}
+    cosine = dataclasses.replace(part.by_depth["cosine"], mean=np.array([0.1, np.nan, np.inf]))
+    broken = {"scalars": scalars, "by_depth": {**part.by_depth, "cosine": cosine}}
+    parts = (dataclasses.replace(part, **broken),)
+    text = str(dataclasses.replace(diagnosis, parts=parts))
+    assert text.count("w_K -0.25..0.5") == 1  # the other layer has none
+    assert [line.split()[2] for line in text.splitlines() if line[:1].isdigit()] == ["-", "-"]
+
+
+NINE = {"input_ids": torch.ones(1, 9, dtype=torch.long)}
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_after_an_error_the_model_is_as_it_was(patched: bool) -> None:
+    model = build("BERT").train()
+    if patched:
+        ga.patch_model(model, ga.GFSAConfig(layers=(0,)))
+    batch = whole(model)
+    before = state(model, batch)
+    with pytest.raises(IndexError):
+        diagnose(model, [batch, {"input_ids": batch["input_ids"] + 1000}], **QUICK)
+    assert_unchanged(before, model, batch)
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "words"),
+    [
+        ([], {}, r"without a sequence of two tokens"),
+        ({"input_ids": torch.tensor([[3]])}, {}, r"Give longer texts"),
+        (NINE, {"max_tokens": 8}, r"length is 9; allowed: at most max_tokens=8"),
+        (NINE, {"max_sequences": 0}, r"max_sequences is 0"),
+        (NINE, {"orders": (2, 0)}, r"orders is 0; allowed: .* above 0"),
+        (
+            {**NINE, "attention_mask": torch.tensor([[1.0] * 8 + [float("nan")]])},
+            {},
+            r"a value of attention_mask is nan; allowed: 1 at real tokens and 0 at padding",
+        ),
+        (NINE, {"powers": (-1.0,)}, r"powers is -1\.0; allowed: .* above 0"),
+        (
+            {**NINE, "attention_mask": torch.ones(1, 1, 9, 9)},
+            {},
+            r"shape of attention_mask is \(1, 1, 9, 9\); allowed: \(1, 9\)",
+        ),
+    ],
+)
+def test_refusals(data: Any, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(ga.GraphAttentionError, match=words):
+        diagnose(build("BERT"), data, **how)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_windows_of_a_sequence_are_no_sequences(stages: int) -> None:
+    sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "window_size": 4}
+    swin = SwinModel(SwinConfig(**sizes, depths=[1] * stages, num_heads=[2] * stages))
+    with pytest.raises(ga.GraphAttentionError, match=r"SwinModel'; allowed: one .* no windows"):
+        diagnose(swin, {"pixel_values": torch.randn(2, 3, 16, 16)})

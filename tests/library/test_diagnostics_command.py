@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +28,6 @@ from pages import Reader, assert_pictures
 from hf_graphattn.diagnostics.plots import FIGURES
 from hf_graphattn.shell.diagnose import (
     _named,
-    image_batches,
     image_files,
     load_tokenizer,
     token_ids,
@@ -112,25 +110,6 @@ def test_the_command_reads_images(tmp_path: Path) -> None:
     (tmp_path / "images" / "a" / "0.png").write_text("no image")
     with pytest.raises(SystemExit):
         main(["diagnose", *map(str, arguments)])
-
-
-def test_images_are_read_upright_and_refused_where_they_break(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # held with its right side down
-    file = tmp_path / "a.png"
-    Image.fromarray(pixels).save(file, exif=exif)
-    model = SimpleNamespace(config=SimpleNamespace(num_channels=3))
-
-    def processor(images: list[Image.Image], return_tensors: str) -> dict[str, object]:
-        return {"pixel_values": [np.asarray(image) for image in images]}
-
-    (read,) = next(image_batches(model, processor, [file], 1))["pixel_values"]
-    np.testing.assert_array_equal(read, np.rot90(pixels, -1))
-    for length in (200, 60):
-        file.write_bytes(file.read_bytes()[:length])
-        with pytest.raises((ga.GraphAttentionError, OSError), match=r"a\.png.*cannot be loaded"):
-            next(image_batches(model, processor, [file], 1))
 
 
 def test_the_command_takes_decoders_and_says_that_tokenizers_differ(

@@ -10,7 +10,6 @@ import pytest
 import torch
 from tiny import MODELS, inputs
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DynamicLayer
 
@@ -176,50 +175,6 @@ def test_token_for_token_equals_the_whole(architecture: str, variant: str) -> No
                     torch.testing.assert_close(
                         got[seen], whole[:, rows][seen], rtol=1e-10, atol=1e-10
                     )
-
-
-class Products(TorchDispatchMode):
-    """Counts products of matrices of each layer's heads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func in (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
-        return func(*args, **kwargs or {})
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("variant", TWO_PASSES)
-def test_a_token_takes_a_product_a_pass_and_writes_in_place(variant: str) -> None:
-    model = model_of("Llama", variant, "eager")
-    ids = torch.randint(3, 60, (2, 9))
-    cache = DynamicCache(config=model.config)
-    model(ids[:, :8], past_key_values=cache)
-    kept = [kept for layer in cache.layers for kept in (layer, *layer.operands)]
-    places = [each.keys.data_ptr() for each in kept]
-    with Products() as products:
-        model(ids[:, 8:], past_key_values=cache)
-    assert products.count == len(cache.layers) + len(kept)  # of queries and keys, of A and each
-    assert [each.keys.data_ptr() for each in kept] == places
-
-
-@pytest.mark.parametrize("variant", TWO_PASSES)
-@pytest.mark.parametrize("backend", ["auto", "shared"])
-def test_gradients_through_tokens_one_at_a_time(variant: str, backend: str) -> None:
-    model = model_of("Llama", variant, backend)
-    ids = torch.randint(3, 60, (2, 8))
-    found = []
-    for lengths in ([8], [4, 1, 1, 2]):
-        cache, loss = DynamicCache(), torch.zeros(())
-        for chunk in ids.split(lengths, dim=1):
-            loss = loss + model(chunk, past_key_values=cache).logits.square().sum()
-        model.zero_grad()
-        loss.backward()
-        found.append([parameter.grad for parameter in model.parameters()])
-    for got, expected in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(got, expected)
 
 
 @torch.no_grad()

@@ -134,29 +134,3 @@ found = {UNPICKLE[way]}
 assert torch.equal(found["model"](**found["batch"])[0], found["expected"])
 """
     assert run(script, path, python=warm.python("transformers")) == []
-
-
-SPAWN = """
-import sys, torch, torch.multiprocessing as multiprocessing
-
-def forward(rank, model, batch, expected):
-    assert torch.equal(model(**batch)[0], expected)
-
-if __name__ == "__main__":
-    whole = torch.load(sys.argv[1], weights_only=False)
-    multiprocessing.spawn(forward, args=tuple(whole.values()), nprocs=1)
-    print("spawned")
-"""
-
-
-def test_a_spawned_process_runs_a_patched_model(tmp_path: Path) -> None:
-    model = ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(w_K=0.2))
-    batch = inputs(model)
-    torch.save(
-        {"model": model, "batch": batch, "expected": model(**batch)[0].detach()}, tmp_path / "whole"
-    )
-    script = tmp_path / "spawn.py"
-    script.write_text(SPAWN)
-    command = [warm.python("transformers"), str(script), str(tmp_path / "whole")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, ["spawned"]), done.stderr

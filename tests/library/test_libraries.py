@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from pathlib import Path
 
 import pytest
@@ -77,21 +76,6 @@ def test_dynamic_quantisation_and_patching_in_any_order(variant: str) -> None:
     assert torch.equal(ga.unpatch_model(before)(**batch)[0], plain)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_are_whole_and_their_own(copied, variant: str) -> None:
-    model = patched("T5", VARIANTS[variant])
-    batch = inputs(model)
-    twin = copied(model)
-    assert torch.equal(twin(**batch)[0], model(**batch)[0])
-    assert twin.push_to_hub.model() is twin
-    assert str(ga.report(twin)) == str(ga.report(model))
-    expected = model(**batch)[0]
-    ga.unpatch_model(twin)
-    assert not torch.equal(twin(**batch)[0], expected)
-    assert torch.equal(model(**batch)[0], expected)  # the original keeps its filters
-
-
 def tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     words = {"[PAD]": 0, "[BOS]": 1, "[EOS]": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
     made = Tokenizer(models.WordLevel(words, unk_token="w3"))
@@ -123,12 +107,3 @@ def test_pipelines_take_a_patched_model(tmp_path: Path, caplog: pytest.LogCaptur
     joined = "".join(written[0]["generated_text"].split())
     assert joined == "".join(words.decode(expected[0], skip_special_tokens=True).split())
     assert "not supported" not in caplog.text
-
-
-def test_device_map_places_the_filters_with_their_modules(tmp_path: Path) -> None:
-    model = patched("BERT")
-    model.save_pretrained(tmp_path)
-    loaded = ga.from_pretrained(tmp_path, device_map="cpu")
-    batch = inputs(model)
-    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-    assert {p.device.type for _, p in ga.filter_parameters(loaded)} == {"cpu"}

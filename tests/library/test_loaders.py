@@ -13,7 +13,7 @@ from edges import product
 from saved import CONFIGS
 from sentence_transformers import SentenceTransformer
 from tiny import MODELS, inputs
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 import hf_graphattn as ga
 
@@ -62,16 +62,6 @@ def test_without_trust_they_refuse_and_name_what_loads_it(trust: bool, tmp_path:
     ):
         with pytest.raises(ValueError, match=r"hf_graphattn\.from_pretrained"):
             load()
-
-
-def test_a_pipeline_of_a_folder(tmp_path: Path) -> None:
-    model = saved(tmp_path)
-    expected = pipeline(
-        "text-classification", model, tokenizer=AutoTokenizer.from_pretrained(tmp_path)
-    )
-    loaded = pipeline("text-classification", str(tmp_path), trust_remote_code=True)
-    assert ga.is_patched(loaded.model)
-    assert loaded(TEXT) == expected(TEXT)
 
 
 def test_a_sentence_transformer_there_and_back(tmp_path: Path) -> None:

@@ -26,15 +26,6 @@ def test_every_variant_has_a_look_of_its_own() -> None:
     ]
 
 
-def test_a_variant_looks_the_same_beside_any_others() -> None:
-    together = looks({name: name for name in EVERY} | {"my-arm": "none of these"})
-    for name in EVERY:
-        assert looks({name: name, "my-arm": "none of these"})[name] == together[name]
-    assert looks({"my-arm": "none of these"})["my-arm"].colour not in {
-        together[name].colour for name in EVERY
-    }
-
-
 def test_an_arm_of_another_name_looks_like_its_variant_where_that_is_free() -> None:
     gfsa = looks({"gfsa": "gfsa"})["gfsa"]
     deep = looks({"deep": "gfsa"})["deep"]
@@ -62,18 +53,6 @@ def test_settings_with_a_name_of_their_own_have_a_look_of_their_own() -> None:
         *(beside[name].colour for name in ("degree1", "degree2")),
     ]
     assert fast["degree1-1e-1"].label == "degree1-1e-1"
-
-
-def test_names_that_would_read_alike_are_written_out() -> None:
-    found = looks({"none": "none", "plain": "none", "GFSA": "gfsa", "gfsa": "gfsa"})
-    assert [look.label for look in found.values()] == ["none", "plain", "GFSA", "gfsa"]
-
-
-def test_more_things_than_colours_are_drawn_all_the_same() -> None:
-    names = [f"arm-{i}" for i in range(len(palette.COLOURS) + 5)]
-    found = looks(dict.fromkeys(names, "?"))
-    assert list(found) == names
-    assert {look.colour for look in found.values()} == set(palette.COLOURS)
 
 
 def test_a_variant_of_another_package_takes_no_colour_of_ours(
@@ -110,10 +89,3 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     assert {name: every[name] for name in EVERY} == ours
     assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[20])
     assert len({look.colour for look in every.values()}) == len(EVERY) + 2
-
-
-def test_no_two_variants_say_the_same_colour() -> None:
-    """Each in its own file, so that a new one moves none of those that are drawn already."""
-    said = [config.colour for config in ga.variant_configs().values()]
-    assert len(set(said)) == len(said)
-    assert set(said) <= set(range(len(palette.PAIRS)))

@@ -13,7 +13,7 @@ from tiny import MODELS, ROWS, inputs
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.model.adapters import NOTE, base_model, is_adapted
+from hf_graphattn.model.adapters import NOTE
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
 
@@ -87,15 +87,6 @@ def test_adapters_switch_with_their_filters(tmp_path: Path) -> None:
     assert "w_K*" in str(ga.report(model))
 
 
-def test_a_patched_generator_generates_under_peft() -> None:
-    model = adapted("GPT-2")
-    train(model)
-    batch = inputs(model.get_base_model(), "left")
-    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    cached = model.generate(**batch, **settings)
-    assert torch.equal(cached, model.generate(**batch, use_cache=False, **settings))
-
-
 def test_attentions_are_those_of_the_active_filters() -> None:
     model = adapted()
     train(model)
@@ -105,15 +96,6 @@ def test_attentions_are_those_of_the_active_filters() -> None:
     sums = (scalars - 0.01 + 1.0)[None, :, None]
     torch.testing.assert_close(recorded[0].sum(-1), sums.expand_as(recorded[0].sum(-1)))
     assert scalars.abs().max() > 0.01
-
-
-def test_filters_stay_float32_beside_a_bfloat16_base() -> None:
-    model = get_peft_model(
-        base().to(torch.bfloat16),
-        LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules()),
-    )
-    own = [p for name, p in model.named_parameters() if "graph_filter.modules_to_save" in name]
-    assert {p.dtype for p in own} == {torch.float32}
 
 
 def without_notes(folder: Path) -> None:
@@ -167,26 +149,6 @@ def test_the_values_of_a_base_that_was_trained_are_not_guessed(tmp_path: Path) -
     )
 
 
-def test_an_unpatched_base_is_refused_and_the_remedies_work(tmp_path: Path) -> None:
-    model = adapted()
-    train(model)
-    batch = inputs(model.get_base_model())
-    model.save_pretrained(tmp_path)
-    without_notes(tmp_path)
-    plain = base(config=None)
-    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
-        ga.load_peft(plain, tmp_path)
-    assert not ga.is_patched(plain)
-    ga.patch_model(plain, LEARNED)
-    assert torch.equal(ga.load_peft(plain, tmp_path)(**batch)[0], model(**batch)[0])
-
-    ga.save_filters(model, tmp_path)  # so that the adapter's folder says what its base was
-    loaded = ga.load_peft(base(config=None), tmp_path)
-    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-    with loaded.disable_adapter(), model.disable_adapter():
-        assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-
-
 @pytest.mark.parametrize(
     "other",
     [ga.GFSAConfig(layers=(0,)), ga.PLaTConfig(p=2.0, trainable=("p",)), ga.LaplacianConfig()],
@@ -205,24 +167,6 @@ def test_an_adapter_without_filters_loads_onto_either_base(tmp_path: Path) -> No
     assert "graph" not in json.dumps(json.loads((tmp_path / "adapter_config.json").read_text()))
 
 
-@pytest.mark.parametrize("config", [ga.LaplacianConfig(), ga.PLaTConfig(p=3.0)])
-def test_filters_that_learn_nothing_are_missed_too(config: ga.VariantConfig, tmp_path: Path):
-    """Nothing of them is in the adapter's tensors; its config still asks for them."""
-    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
-    model = get_peft_model(base(config=config), settings)
-    model.save_pretrained(tmp_path)
-    without_notes(tmp_path)
-    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
-        ga.load_peft(base(config=None), tmp_path)
-    ga.save_filters(model, tmp_path)
-    batch = inputs(base())
-    loaded = ga.load_peft(base(config=None), tmp_path)
-    assert torch.equal(loaded(**batch)[0], model.eval()(**batch)[0])
-    other = base(config=ga.LaplacianConfig(step=0.25))  # the same tensors: none
-    with pytest.raises(ga.GraphAttentionError, match=r"patched with .*Pass the plain base"):
-        ga.load_peft(other, tmp_path)
-
-
 def test_a_failed_load_leaves_the_base_plain(tmp_path: Path) -> None:
     model = adapted()
     model.save_pretrained(tmp_path)
@@ -235,29 +179,6 @@ def test_a_failed_load_leaves_the_base_plain(tmp_path: Path) -> None:
         ga.load_peft(model, tmp_path)
 
 
-def test_whether_a_model_is_adapted_and_what_its_base_is() -> None:
-    model = adapted()
-    plain = model.get_base_model()
-    assert is_adapted(model)
-    assert base_model(model) is plain
-    assert base_model(plain) is plain
-    merged = model.merge_and_unload()
-    assert not is_adapted(merged)
-    assert not is_adapted(base())
-    merged.add_adapter(LoraConfig(r=2, target_modules=["query"]))  # transformers' own way
-    assert is_adapted(merged)
-    assert base_model(merged) is merged
-
-
-def test_what_is_not_for_peft_models_says_so(tmp_path: Path) -> None:
-    model = adapted()
-    with pytest.raises(ga.GraphAttentionError, match="without adapters"):
-        ga.freeze_base(model)
-    with pytest.raises(ga.GraphAttentionError, match="merge_and_unload"):
-        ga.save_repository(model, tmp_path / "repository", "user/name")
-    assert not (tmp_path / "repository").exists()
-
-
 def test_the_report_follows_disabled_adapters() -> None:
     model = adapted()
     with torch.no_grad():
@@ -266,3 +187,45 @@ def test_the_report_follows_disabled_adapters() -> None:
     assert "w_K* 9" in str(ga.report(model))
     with model.disable_adapter():
         assert "w_K* 3" in str(ga.report(model))
+
+
+@pytest.mark.parametrize("config", [LEARNED, ga.LaplacianConfig()])
+def test_an_adapter_of_0_2_0_is_refused_and_the_remedies_work(
+    config: ga.VariantConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Filters that learn nothing have no tensors in it; its config still asks for them."""
+    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
+    model = get_peft_model(base(config=config), settings).eval()
+    if config == LEARNED:
+        train(model)
+    batch = inputs(model.get_base_model())
+    model.save_pretrained(tmp_path)
+    without_notes(tmp_path)
+    plain = base(config=None)
+    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
+        ga.load_peft(plain, tmp_path)
+    assert not ga.is_patched(plain)
+    caplog.clear()
+    loaded = ga.load_peft(ga.patch_model(plain, config), tmp_path)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    assert str(config) in caplog.text  # which settings it had, nobody can know
+
+    ga.save_filters(model, tmp_path)  # so that the adapter's folder says what its base was
+    loaded = ga.load_peft(base(config=None), tmp_path)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    with loaded.disable_adapter(), model.disable_adapter():
+        assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    other = base(config=ga.LaplacianConfig(step=0.25))  # of A - I the same tensors: none
+    with pytest.raises(ga.GraphAttentionError, match=r"patched with .*Pass the plain|differ in"):
+        ga.load_peft(other, tmp_path)
+
+
+def test_what_is_not_for_models_with_adapters(tmp_path: Path) -> None:
+    model = adapted()
+    with pytest.raises(ga.GraphAttentionError, match="without adapters"):
+        ga.freeze_base(model)
+    with pytest.raises(ga.GraphAttentionError, match="merge_and_unload"):
+        ga.save_repository(model, tmp_path / "repository", "user/name")
+    assert not (tmp_path / "repository").exists()
+    with pytest.raises(ga.GraphAttentionError, match="not patched"):
+        ga.peft_modules(base(config=None))

@@ -13,7 +13,6 @@ import pytest
 import torch
 from cases import TOKEN_CASES, VARIANT_CASES
 from edges import product
-from hub_server import HubServer
 from peft import AutoPeftModel, LoraConfig, PeftModel, get_peft_model
 from tiny import MODELS, inputs
 from transformers import PreTrainedModel
@@ -22,7 +21,7 @@ import hf_graphattn as ga
 
 GFSA = ga.GFSAConfig(order=3, w_0=0.1, trainable=("w_0", "w_K"))
 STEP = ga.LaplacianConfig(step=0.4, trainable=("step",))
-ALL = {name: case.config for name, case in VARIANT_CASES.items()}
+ALL = {name: case.config for name, case in (VARIANT_CASES | TOKEN_CASES).items()}
 
 
 def base(architecture: str = "GPT-2") -> PreTrainedModel:
@@ -51,7 +50,10 @@ def train(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tenso
     return model(**batch)[0].detach()
 
 
-@pytest.mark.parametrize(("architecture", "variant"), product(["GPT-2", "BERT", "T5"], ALL))
+@pytest.mark.parametrize(
+    ("architecture", "variant"),
+    [*product(["GPT-2", "BERT", "T5"], VARIANT_CASES), *(("BERT", name) for name in TOKEN_CASES)],
+)
 def test_an_adapter_is_its_scalars_and_loads_onto_a_plain_base(
     architecture: str, variant: str, tmp_path: Path
 ) -> None:
@@ -78,19 +80,6 @@ def test_an_adapter_is_its_scalars_and_loads_onto_a_plain_base(
         assert torch.equal(loaded(**batch)[0], after)
     assert torch.equal(model.unload()(**batch)[0], before)
     assert not ga.is_patched(plain)
-
-
-@pytest.mark.parametrize("config", [case.config for case in TOKEN_CASES.values()])
-def test_filters_of_tokens_are_adapters_too(config: ga.VariantConfig, tmp_path: Path) -> None:
-    plain = base("BERT")
-    batch = inputs(plain)
-    before = plain(**batch)[0]
-    model = adapted(config, plain)
-    after = train(model, batch)
-    with model.disable_adapter():
-        torch.testing.assert_close(model(**batch)[0], before, atol=2e-5, rtol=2e-5)
-    model.save_pretrained(tmp_path)
-    assert torch.equal(PeftModel.from_pretrained(base("BERT"), tmp_path)(**batch)[0], after)
 
 
 def test_a_new_head_is_saved_with_them(tmp_path: Path) -> None:
@@ -272,24 +261,3 @@ def test_a_process_without_the_library_refuses_it(saved: list[str]) -> None:
     done = run(LOAD.format(imports=imports), *saved)
     assert done.returncode == 1
     assert "KeyError: 'HF_GRAPHATTN'" in done.stderr
-
-
-def test_it_is_pushed_and_loaded_from_a_hub(saved: list[str], tmp_path: Path) -> None:
-    """With PEFT's own methods, each in a process of its own."""
-    with HubServer() as hub:
-        environment = hub.environment(tmp_path)
-        push = """
-import sys, hf_graphattn
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
-base = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-PeftModel.from_pretrained(base, sys.argv[2]).push_to_hub("ann/filters")
-"""
-        read = LOAD.format(imports=ORDERS["ours first"])
-        for script, adapter in ((push, saved[1]), (read, "ann/filters")):
-            command = [sys.executable, "-c", script, saved[0], adapter, saved[2]]
-            done = subprocess.run(command, capture_output=True, text=True, env=environment)
-            assert done.returncode == 0, done.stderr
-        assert {"adapter_config.json", "adapter_model.safetensors"} <= hub.files(
-            "ann/filters"
-        ).keys()

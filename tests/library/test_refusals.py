@@ -56,7 +56,10 @@ def test_bad_folders_are_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_shard_of_the_base_is_refused(tmp_path: Path) -> None:
-    patched("BERT").save_pretrained(tmp_path, max_shard_size="20KB")
+    model = patched("BERT")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    batch = inputs(model)
+    assert torch.equal(ga.from_pretrained(tmp_path)(**batch)[0], model(**batch)[0])
     index = (tmp_path / "model.safetensors.index.json").read_text()
     edit_json("model.safetensors.index.json", lambda x: x.pop("weight_map"))(tmp_path)
     with refused("cannot be loaded", "weight_map"):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from saved import CONFIGS, patched
 from tiny import MODELS, inputs
 from transformers import PreTrainedModel
@@ -114,22 +113,6 @@ def test_copies_and_pickles_of_a_model_unpatch_by_themselves() -> None:
     assert torch.equal(copied(**batch)[0], expected)
 
 
-def test_models_that_peft_wraps_do_not_share_either(tmp_path: Path) -> None:
-    config = MODELS["BERT"]().config
-    cls = type(MODELS["BERT"]())
-    models = [ga.patch_model(cls(config), CONFIGS[name]) for name in NAMES[:2]]
-    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
-    adapted = [get_peft_model(model, settings) for model in models]
-    batch = inputs(models[0])
-    for each, name in zip(adapted, NAMES[:2], strict=True):
-        merged = each.eval().merge_and_unload()
-        merged.save_pretrained(tmp_path / name)
-        loaded = ga.from_pretrained(tmp_path / name)
-        assert torch.equal(loaded(**batch)[0], merged(**batch)[0])
-        ga.unpatch_model(merged)
-        assert merged.config is config
-
-
 def asking(architecture: str) -> PreTrainedModel:
     """A model whose config asks for attentions, as transformers makes it."""
     model = MODELS[architecture](attn_implementation="eager", output_attentions=True)
@@ -170,29 +153,6 @@ def test_a_config_that_asks_for_attentions(architecture: str, tmp_path: Path) ->
     filtered = ga.from_pretrained(tmp_path / "plain", graph_attn=ga.GFSAConfig(w_K=0.3))
     assert torch.equal(filtered(**batch)[0], found[0])
     ga.unpatch_model(filtered).save_pretrained(tmp_path / "plain")
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_loading_may_ask_for_attentions(architecture: str, tmp_path: Path) -> None:
-    model = patched(architecture)
-    model.save_pretrained(tmp_path)
-    batch = inputs(model)
-    loaded = ga.from_pretrained(tmp_path, output_attentions=True)
-    key = "attentions" if architecture != "T5" else "decoder_attentions"
-    expected = model(**batch, output_attentions=True)
-    assert torch.equal(loaded(**batch)[key][0], expected[key][0])
-    ga.from_pretrained(tmp_path, config=model.config, output_attentions=True)(**batch)[key]
-
-
-def test_plain_transformers_still_refuses_such_a_folder(
-    tmp_path: Path,
-) -> None:
-    ga.patch_model(asking("BERT"), ga.GFSAConfig()).save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    said = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
-    assert saved["attn_implementation"] == said
-    assert saved["graph_attn"]["output_attentions"] is True
-    assert not saved.get("output_attentions")
 
 
 def test_a_part_that_is_saved_with_the_whole_is_told(

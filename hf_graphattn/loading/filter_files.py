@@ -22,16 +22,21 @@ from torch import Tensor, nn
 from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, path_text
 from hf_graphattn.interface.graph_attn import FILTER
-from hf_graphattn.model.adapters import base_model, original_filter, refuse_adapted
 from hf_graphattn.model.configs import make_entry, read_entry
-from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
+from hf_graphattn.model.filters import (
+    base_model,
+    graph_filters,
+    original_filter,
+    read_config,
+    refuse_adapted,
+    refuse_no_model,
+)
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.model.save import CHECKSUM, checksum
 from hf_graphattn.patching.patch import Model, patch, unpatch_model
 from hf_graphattn.variants import GraphFilter
 
-from .checkpoints import HUB_ARGUMENTS, find_file, reading
-from .load import load_filter_tensors
+from . import HUB_ARGUMENTS, find_file, load_filter_tensors, reading
 
 FILTERS_NAME = "graph_filters.safetensors"
 

@@ -21,16 +21,22 @@ from transformers import PreTrainedModel
 
 from hf_graphattn.errors import GraphAttentionError, path_text, refusal
 from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
-from hf_graphattn.model.adapters import base_model, make_note, read_notes
 from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
-from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
+from hf_graphattn.model.filters import (
+    base_model,
+    filter_parameters,
+    is_patched,
+    make_note,
+    read_config,
+    read_notes,
+    refuse_no_model,
+)
 from hf_graphattn.model.save import CHECKSUM, checksum_of_base
 from hf_graphattn.patching.patch import patch
 from hf_graphattn.variants import VariantConfig
 
-from .checkpoints import find_file, hub_arguments, reading
+from . import differing_shapes, find_file, hub_arguments, reading, refuse_damaged
 from .filter_files import FILTERS_NAME, load_filters, read_filters
-from .load import differing_shapes, refuse_damaged
 
 BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
 

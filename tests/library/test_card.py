@@ -18,7 +18,7 @@ from tiny import MODELS, build
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.sharing.card import license_of, plain_card
+from hf_graphattn.sharing import license_of, plain_card
 
 RESULTS = [
     EvalResult("text-classification", "glue", "CoLA", name, value, dataset_split="validation")
@@ -81,7 +81,7 @@ def test_the_license_is_the_one_given_or_the_base_models(
     base = tmp_path / "README.md"
     base.write_text("---\nlicense: mit\n---\n")
     assert license_of(str(tmp_path)) == "mit"
-    monkeypatch.setattr("hf_graphattn.sharing.card.hf_hub_download", lambda *_, **__: str(base))
+    monkeypatch.setattr("hf_graphattn.sharing.hf_hub_download", lambda *_, **__: str(base))
     told = {"base_model": "user/base"}
     assert ga.model_card(patched(), "user/name", **told).data.license == "mit"
     assert ga.model_card(patched(), "user/name", license="bsd", **told).data.license == "bsd"

@@ -13,7 +13,7 @@ from tiny import MODELS, ROWS, inputs
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.model.adapters import NOTE
+from hf_graphattn.model.filters import NOTE
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
 

@@ -31,7 +31,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from hf_graphattn.errors import GraphAttentionError, path_text, refusal
+from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
 from hf_graphattn.model.configs import ENTRY, IMPLEMENTATION, read_entry
 from hf_graphattn.model.filters import CONFIG_NAME, filter_parameters, read_config
@@ -85,7 +85,7 @@ def from_pretrained(
     if "attn_implementation" in kwargs:
         allowed = "nothing, since a patched model has its own; backend=... chooses how it computes"
         raise refusal("attn_implementation", kwargs["attn_implementation"], allowed)
-    path = path_text("path_or_repo", path_or_repo)
+    path = os.fspath(path_or_repo)
     with reading(path):
         _refuse_adapter(path, hub_arguments(kwargs))
         config, kwargs = _config(path, kwargs)
@@ -188,8 +188,6 @@ def _config(path: str, kwargs: dict[str, Any]) -> tuple[PreTrainedConfig, dict[s
             kept[name] = kwargs.pop(name)
     # The config takes those of the other arguments that are its settings (num_labels).
     config, kwargs = AutoConfig.from_pretrained(config or path, return_unused_kwargs=True, **kwargs)
-    if getattr(config, "num_attention_heads", 1) == 0:
-        raise refusal(f"'num_attention_heads' in the config of {path!r}", 0, "at least 1")
     return config, kwargs | kept
 
 

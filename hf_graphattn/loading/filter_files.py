@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hf_graphattn.architectures import find
-from hf_graphattn.errors import GraphAttentionError, path_text
+from hf_graphattn.errors import GraphAttentionError
 from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.model.configs import make_entry, read_entry
 from hf_graphattn.model.filters import (
@@ -51,7 +51,7 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
         GraphAttentionError: the model is not patched.
     """
     config, filters = read_config(model), _base_filters(model)
-    path = Path(path_text("folder", folder)) / FILTERS_NAME
+    path = Path(folder) / FILTERS_NAME
     tensors = {
         f"{name}.{FILTER}.{scalar}": whole(parameter.detach()).cpu().contiguous()
         for name, graph_filter in filters.items()
@@ -87,7 +87,7 @@ def load_filters(
             already, or has other attention modules or heads. The model is then as it was.
     """
     refuse_no_model(model)
-    path = path_text("path_or_repo", path_or_repo)
+    path = os.fspath(path_or_repo)
     unknown = sorted(kwargs.keys() - set(HUB_ARGUMENTS))
     if unknown:
         raise TypeError(f"unexpected arguments: {', '.join(unknown)}")

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.errors import GraphAttentionError, path_text, refusal
+from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
 from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
 from hf_graphattn.model.filters import (
@@ -80,7 +80,7 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
     if base_model(model) is not model:
         allowed, remedy = "a base model", "Call model.load_adapter(path, adapter_name)."
         raise refusal("model", type(model).__name__, allowed, remedy)
-    path, where = path_text("adapter", adapter), hub_arguments(kwargs)
+    path, where = os.fspath(adapter), hub_arguments(kwargs)
     with reading(path), _unchanged(model):
         try:
             import peft

@@ -32,7 +32,7 @@ from huggingface_hub import (
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from hf_graphattn.errors import GraphAttentionError, path_text, refusal
+from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.model.configs import ENTRY
 from hf_graphattn.model.filters import base_model as base_of
 from hf_graphattn.model.filters import is_adapted, read_config, refuse_adapted
@@ -102,15 +102,6 @@ def model_card(
     config, origin = read_config(model), _entry(model).get("base_model")
     repo_id = checked_id("repo_id", repo_id)
     base_model = hub_id(origin) if base_model is None else checked_id("base_model", base_model)
-    if not is_sequence(results) or not all(isinstance(row, EvalResult) for row in results):
-        raise refusal("results", results, "a sequence of huggingface_hub.EvalResult")
-    if training is not None and not isinstance(training, Mapping):
-        raise refusal("training", training, "None, or values by their names")
-    texts = {"datasets": datasets, "tags": tags, "language": language, "license": license}
-    for name, value in texts.items():
-        several = name in ("datasets", "tags")
-        if (value is not None or several) and not _are_texts(_texts(value) if several else [value]):
-            raise refusal(name, value, "a text of one line; of datasets and tags also a sequence")
     data = {
         "base_model": base_model,
         "datasets": list(_texts(datasets)) or None,
@@ -234,13 +225,6 @@ def _texts(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _are_texts(texts: Any) -> bool:
-    """Whether these are texts of one line each."""
-    return is_sequence(texts) and all(
-        isinstance(text, str) and text and text.isprintable() for text in texts
-    )
-
-
 def _filter(model: Any, config: VariantConfig) -> dict[str, Any]:
     """The filter's settings, and its learned scalars as they are now."""
     settings = []
@@ -343,7 +327,7 @@ def save_repository(
     Raises:
         GraphAttentionError: the model is not patched, or only a part of it; or an argument is bad.
     """
-    folder = Path(path_text("folder", folder))
+    folder = Path(folder)
     # Refuse before anything is written.
     card = _own_card(model, repo_id, tokenizer=tokenizer, **about)
     model.save_pretrained(folder, max_shard_size=max_shard_size)

@@ -219,6 +219,10 @@ def test_the_code_of_an_adapter_runs_as_shown(
     card = ga.model_card(adapted, "user/adapter", **about)
     assert (card.data.library_name, card.data.base_model_relation) == ("peft", "adapter")
     unknown = f"{ga.model_card(adapted, 'user/adapter')}"
+    model.config.id2label, labels = dict(enumerate("abcdefghijk")), model.config.id2label
+    many = blocks(ga.model_card(adapted, "user/adapter", base_model="user/base"))[0]
+    assert '("user/base", num_labels=11)' in many
+    model.config.id2label = labels
     assert "# FOLDER is the base model's: no hub is known to have it.\nbase = Auto" in unknown
     (code,) = blocks(card)
     capsys.readouterr()

@@ -20,6 +20,8 @@ from transformers import (
     GptOssForCausalLM,
     PreTrainedModel,
     Qwen2ForCausalLM,
+    SiglipVisionConfig,
+    SiglipVisionModel,
     XGLMConfig,
     XGLMModel,
 )
@@ -251,6 +253,13 @@ def test_supported_says_which_module_can_have_a_filter() -> None:
     )
 
 
+def test_attention_that_stays_plain_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = SiglipVisionConfig(**settings, intermediate_size=48, image_size=12, patch_size=4)
+    ga.patch_model(SiglipVisionModel(config).eval(), GFSA, check=True)
+    assert "SiglipMultiheadAttentionPoolingHead computes attention by itself" in caplog.text
+
+
 def test_what_is_inside_or_around_attention_is_not_out_of_reach() -> None:
     """As `BertAttention`, which holds `BertSelfAttention`."""
     model = MODELS["BERT"]()
@@ -334,19 +343,6 @@ def test_each_head_has_scalars_of_its_own_in_a_check(monkeypatch: pytest.MonkeyP
     assert filtered
     for each in filtered:
         assert each.unique().numel() == 3 * model.config.num_attention_heads
-
-
-def test_a_model_of_a_type_that_was_tried_and_is_not_listed_needs_a_check() -> None:
-    """Its classes are in the table: in a model of another type they may be given other masks."""
-    model = models.build("rag")
-    with (
-        untouched(model, zoo_inputs(model)),
-        refused("not verified", "BartAttention, BertSelfAttention"),
-    ):
-        ga.patch_model(model, GFSA)
-    assert {row.says for row in ga.supported(model).rows if row.kind == "self"} == {
-        "after a check (check=...)"
-    }
 
 
 def test_keys_that_layers_share_are_without_a_cache_and_with_all_queries_alone() -> None:

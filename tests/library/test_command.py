@@ -1,14 +1,16 @@
-"""`graphattn`: what its commands print, and what they refuse, in one line with exit status 2."""
+"""The tables of `ga.report`, and `graphattn`: what its commands print, and what they refuse."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tiny import MODELS
+import torch
+from tiny import MODELS, ROWS
 
 import hf_graphattn as ga
 from hf_graphattn.shell.main import main
@@ -68,9 +70,11 @@ def test_report_and_card_are_those_of_the_loaded_model(
     model = ga.from_pretrained(patched_folder)
     main(["report", str(patched_folder)])
     assert capsys.readouterr().out == f"{ga.report(model)}\n"
-    words = ["card", str(patched_folder), "--repo_id", "someone/filtered"]
+    about = {"license": "mit", "base_model": "user/base", "example": "A text."}
+    flags = [word for name, value in about.items() for word in (f"--{name}", value)]
+    words = ["card", str(patched_folder), "--repo_id", "someone/filtered", *flags]
     main(words)
-    card = f"{ga.model_card(model, 'someone/filtered')}"
+    card = f"{ga.model_card(model, 'someone/filtered', **about)}"
     assert capsys.readouterr().out == f"{card}\n"
     path = tmp_path / "README.md"
     main([*words, "--output", str(path)])
@@ -121,3 +125,55 @@ def test_help_and_wrong_arguments_import_neither_torch_nor_transformers() -> Non
     assert done.stdout.startswith(f"graphattn {ga.__version__}\n")
     assert re.findall(r"^ended (\d)$", done.stdout, re.MULTILINE) == list("00022")
     assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_one_row_a_self_attention_module_in_the_order_of_layers(architecture: str) -> None:
+    last = ROWS[architecture].modules - 1
+    model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(w_0=-0.25, layers=(last,)))
+    report = ga.report(model)
+    assert [row.layer for row in report.rows] == list(range(last + 1))
+    assert [row.variant for row in report.rows] == ["plain"] * last + ["gfsa"]
+    (name,) = ga.graph_filters(model)
+    row = report.rows[-1]
+    assert (row.module, row.heads, row.learned) == (name, 4, ("w_K",))
+    assert row.scalars == {"w_0": -0.25, "w_1": 1.0, "w_K": [0.0] * 4}
+
+
+def test_values_backends_and_reasons_are_printed() -> None:
+    model = ga.patch_model(MODELS["BERT"](), ga.GFSAConfig())
+    with torch.no_grad():
+        for _, parameter in ga.filter_parameters(model):
+            parameter.copy_(torch.tensor([0.5, -0.25, 0.125, 0.0]))
+    text = str(ga.report(model))
+    assert "2 of 2 self-attention modules filtered, 8 learned scalars" in text
+    assert "w_K* 0.5 -0.25 0.125 0" in text
+    assert "shared: auto; else sdpa, eager" in text
+    assert len({len(line) for line in text.splitlines()[1:3]}) <= 2
+    model = ga.patch_model(MODELS["BERT"](), ga.PLaTConfig(), backend="eager")
+    text = str(ga.report(model))
+    assert "eager: as requested" in text
+    assert "p 1.5 1.5 2.5 2.5" in text
+    many = ga.patch_model(
+        MODELS["BERT"](hidden_size=48, num_attention_heads=12), ga.PLaTConfig(p=(1.0, 3.0))
+    )
+    assert "p 1 .. 3, mean 2" in str(ga.report(many))
+
+
+def test_html_has_the_same_cells() -> None:
+    report = ga.report(ga.patch_model(MODELS["T5"](), ga.LaplacianConfig(trainable=("step",))))
+    cells: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            cells.append(data)
+
+    Reader().feed(report._repr_html_())
+    expected = [cell for row in report.cells for cell in row if cell]
+    assert cells[0] == report.title
+    assert cells[7:] == expected
+
+
+def test_a_plain_model_has_no_report() -> None:
+    with pytest.raises(ga.GraphAttentionError, match=r"not patched.*patch_model"):
+        ga.report(MODELS["BERT"]())

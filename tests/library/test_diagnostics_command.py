@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from transformers import (
 import hf_graphattn as ga
 
 pytest.importorskip("matplotlib")
-from pages import Reader, assert_pictures
+from diagnosing import Reader, assert_pictures
 
 from hf_graphattn.diagnostics.plots import FIGURES
 from hf_graphattn.shell.diagnose import (
     _named,
+    image_batches,
     image_files,
     load_tokenizer,
     token_ids,
@@ -110,6 +112,19 @@ def test_the_command_reads_images(tmp_path: Path) -> None:
     (tmp_path / "images" / "a" / "0.png").write_text("no image")
     with pytest.raises(SystemExit):
         main(["diagnose", *map(str, arguments)])
+
+
+def test_images_are_read_upright(tmp_path: Path) -> None:
+    pixels, exif = np.arange(6 * 9 * 3, dtype=np.uint8).reshape(6, 9, 3), Image.Exif()
+    exif[0x0112] = 6  # held with its right side down
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    model = SimpleNamespace(config=SimpleNamespace(num_channels=3))
+
+    def processor(images: list[Image.Image], return_tensors: str) -> dict[str, object]:
+        return {"pixel_values": [np.asarray(image) for image in images]}
+
+    (read,) = next(image_batches(model, processor, [tmp_path / "a.png"], 1))["pixel_values"]
+    np.testing.assert_array_equal(read, np.rot90(pixels, -1))
 
 
 def test_the_command_takes_decoders_and_says_that_tokenizers_differ(

@@ -231,6 +231,12 @@ def test_layers_that_regroup_their_tokens_are_refused() -> None:
         ga.patch_model(models.build("swin"), NEUTRENO, check=True)
 
 
+def test_a_first_layer_that_is_dropped_is_refused() -> None:
+    second = patched("BART", NEUTRENO).model.encoder.layers[1]
+    with pytest.raises(ga.GraphAttentionError, match="layerdrop"):
+        second(torch.randn(2, 5, 32), attention_mask=None, graph_attn_first={})
+
+
 def test_where_no_values_travel_it_is_refused() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8), 2)
     with pytest.raises(ga.GraphAttentionError, match="reads one layer alone"):

@@ -108,6 +108,7 @@ def test_push_explain_and_load(hub: HubServer, folder: Path) -> None:
     saved(folder)
     author = Person(hub, folder / "author")
     assert "/commit/" in author.runs(PUSH)
+    assert len(hub.repositories[REPO]) == 1  # all in one commit
     author.runs(PUSH)  # a second push keeps the card too
     files = hub.files(REPO)
     assert set(files) == {"README.md", "config.json", "graph_attn.py", "model.safetensors"}

@@ -168,6 +168,9 @@ def test_a_row_that_names_what_is_not_there_raises_and_leaves_the_model_plain() 
             ga.patch_model(model, GFSA, check={"input": x})
         assert not ga.is_patched(model)
         assert model[0].fused
+    for attention in (Own(), type("Sub", (Own,), {}), type("Plain", (), {"forward": print})):
+        with pytest.raises(ga.GraphAttentionError, match="that defines forward"):
+            ga.register_architecture(attention, dropout="drop")
     ga.register_architecture(Own, dropout="drop", num_heads="haeds")
     with pytest.raises(ga.GraphAttentionError, match=r"number of heads of 0 is .not known"):
         ga.patch_model(own(), GFSA, check={"input": x})

@@ -9,7 +9,7 @@ from tensors import built, error, inputs_of, leaves, mask_of, states
 from torch import Tensor
 
 import hf_graphattn as ga
-from hf_graphattn.backends import choose, make
+from hf_graphattn.backends import choose, explain, make
 from hf_graphattn.kernels.polynomial import blockwise, naive
 
 N = 37
@@ -190,6 +190,8 @@ def test_the_automatic_choice(
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    reported = [explain("auto", ga.GFSAConfig().build(2).backends, "cpu", n)[0] for n in (1, 2)]
+    assert reported == ["sdpa", "shared"]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     query = torch.empty(1, 2, length, 4)
     assert auto(config, query, query, causal, 0.0) == expected

@@ -138,7 +138,10 @@ def test_a_config_that_asks_for_attentions(architecture: str, tmp_path: Path) ->
     again = loaded(**batch)
     assert torch.equal(again[0], found[0])
     assert torch.equal(again[key][0], found[key][0])
-    assert key not in ga.from_pretrained(tmp_path / "patched", output_attentions=False)(**batch)
+    silent = ga.from_pretrained(tmp_path / "patched", output_attentions=False)
+    assert key not in silent(**batch)
+    silent.save_pretrained(tmp_path / "silent")
+    assert key in ga.from_pretrained(tmp_path / "silent", output_attentions=True)(**batch)
 
     loaded.save_pretrained(tmp_path / "twice")
     texts = [(tmp_path / n / "config.json").read_text() for n in ("patched", "again", "twice")]

@@ -168,6 +168,8 @@ def test_the_schedule_and_a_checkpoint_know_the_group(tmp_path: Path) -> None:
     whole.train()
     resumed = trainer(base(), tmp_path / "resumed", **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    loaded, ids = ga.from_pretrained(tmp_path / "whole" / "checkpoint-4"), Rows()[0]["input_ids"]
+    assert torch.equal(loaded(ids[None])[0], whole.model.eval()(ids[None])[0])
     assert whole.optimizer.param_groups[-1]["initial_lr"] == 3e-2
     assert whole.optimizer.param_groups[-1]["lr"] == 0.0  # linear, to its end
     for (name, one), (_, other) in zip(

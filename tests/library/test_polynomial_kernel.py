@@ -7,6 +7,7 @@ import torch
 from cases import VARIANT_CASES, attention
 from tensors import built, error, inputs_of, leaves, mask_of, states
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import hf_graphattn as ga
 from hf_graphattn.backends import choose, explain, make
@@ -214,3 +215,14 @@ def test_dropout_and_caches_make_passes(variant: str) -> None:
             torch.manual_seed(3)
             found.append(graph_filter(attend, value))
         assert torch.equal(*found)
+
+
+def test_gradient_checkpointing_has_the_same_gradients() -> None:
+    own = leaves(*(x.double() for x in states(2, 9)))
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return blockwise(inputs_of(query, key, None, True), value, [-0.1, 1.0, 0.3], 4)
+
+    found = [run(*own), checkpoint(run, *own, use_reentrant=False)]
+    one, other = (torch.autograd.grad(out.square().sum(), own) for out in found)
+    assert all(map(torch.equal, one, other))

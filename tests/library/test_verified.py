@@ -116,7 +116,7 @@ def test_a_model_of_a_type_that_was_tried_and_is_not_listed_needs_a_check() -> N
         untouched(model, inputs(model)),
         refused("not verified", "BartAttention, BertSelfAttention"),
     ):
-        ga.patch_model(model, GFSA)
+        ga.patch_model(model, ga.GFSAConfig(w_K=0.3))
     assert {row.says for row in ga.supported(model).rows if row.kind == "self"} == {
         "after a check (check=...)"
     }

@@ -21,14 +21,18 @@ from finetune.experiments.arms import as_text, described
 from finetune.experiments.plan import Cell, Results
 from finetune.plurals import many
 from hf_graphattn.diagnostics.drawing import (
+    BLACK,
+    PLAIN,
     SMALL,
+    Look,
     legend,
+    looks,
     panels,
     readable,
     style,
+    title,
     whole_ticks,
 )
-from hf_graphattn.diagnostics.palette import BLACK, PLAIN, Look, looks, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ import hf_graphattn as ga
 from finetune.experiments import arms, plan
 from finetune.experiments.arms import Script, families
 from finetune.experiments.plan import Cell, Experiment, Measure
-from hf_graphattn.diagnostics.palette import PRESETS
+from hf_graphattn.diagnostics.drawing import PRESETS
 
 GLUE = Script(Path(plan.__file__).parents[1] / "glue.py")
 

@@ -16,7 +16,7 @@ import torch
 from cases import TOKEN_CASES, attention
 from edges import leading
 from peft import LoraConfig, get_peft_model
-from tiny import HEADS, LAYERS, MODELS, ROWS, build, inputs
+from tiny import HEADS, LAYERS, MODELS, ROWS, build, gradients, inputs
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -148,16 +148,6 @@ def patched(architecture: str, variant: str, **settings: Any) -> PreTrainedModel
 def batch_of(model: PreTrainedModel, padding: str = "none", length: int = 11) -> dict[str, Any]:
     batch = inputs(model, padding, length)
     return {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
-
-
-def gradients(model: nn.Module, out: Tensor, batch: dict[str, Any]) -> dict[str, Tensor]:
-    """Of a fixed random sum of the hidden states of tokens; and these, under "out"."""
-    out = out[batch["attention_mask"].bool()] if "attention_mask" in batch else out
-    model.zero_grad()
-    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=out.dtype)
-    (out * weight).sum().backward()
-    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    return {"out": out.detach(), **found}
 
 
 @pytest.mark.parametrize("variant", CONFIGS)

@@ -25,15 +25,29 @@ import hf_graphattn as ga
 
 @pytest.mark.parametrize(("architecture", "variant"), product(MODELS, CONFIGS))
 def test_a_saved_model_comes_back_bit_for_bit(architecture: str, variant: str, tmp_path: Path):
+    """And its filters alone, onto the plain model, which is saved as plain."""
     model = patched(architecture, variant)
     batch = inputs(model, "right")
-    model.save_pretrained(tmp_path)
-    loaded = ga.from_pretrained(tmp_path)
+    expected = model(**batch)[0]
+    model.save_pretrained(tmp_path / "once")
+    loaded = ga.from_pretrained(tmp_path / "once")
     assert type(loaded) is type(model)
     assert not loaded.training
-    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    assert torch.equal(loaded(**batch)[0], expected)
     assert loaded.state_dict().keys() == model.state_dict().keys()
-    assert loaded.config.graph_attn == model.config.graph_attn
+    loaded.save_pretrained(tmp_path / "twice")
+    for name in ("config.json", "graph_attn.py"):
+        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+    path = ga.save_filters(model, tmp_path / "filters")
+    assert [each.name for each in path.parent.iterdir()] == ["graph_filters.safetensors"]
+    assert path.stat().st_size < 8000
+    plain = ga.unpatch_model(model)
+    assert ga.load_filters(plain, path.parent) is plain
+    assert torch.equal(plain(**batch)[0], expected)
+    ga.unpatch_model(plain).save_pretrained(tmp_path / "plain")
+    assert "graph_attn" not in (tmp_path / "plain" / "config.json").read_text()
+    again = type(plain).from_pretrained(tmp_path / "plain")
+    assert torch.equal(again(**batch)[0], plain(**batch)[0])
 
 
 def test_a_folder_holds_safetensors_json_and_the_loading_module(tmp_path: Path):
@@ -88,35 +102,6 @@ def test_base_and_head_load_each_others_filters(tmp_path: Path):
     assert again.config.num_labels == 5
     hidden = again(**batch, output_hidden_states=True).hidden_states[-1]
     assert torch.equal(hidden, expected)
-
-
-def test_half_precision_keeps_the_scalars_exactly(tmp_path: Path):
-    model = patched("BERT").to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
-    loaded = ga.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    assert loaded.dtype == torch.bfloat16
-    for (name, saved), (_, read) in zip(
-        ga.filter_parameters(model), ga.filter_parameters(loaded), strict=True
-    ):
-        assert read.dtype == torch.float32, name
-        assert torch.equal(saved, read), name
-
-
-def test_the_loaded_model_trains_saves_and_unpatches(tmp_path: Path):
-    model = patched("T5")
-    model.save_pretrained(tmp_path / "once")
-    loaded = ga.from_pretrained(tmp_path / "once", backend="eager")
-    loaded.save_pretrained(tmp_path / "twice")
-    once, twice = (
-        json.loads((tmp_path / n / "config.json").read_text()) for n in ("once", "twice")
-    )
-    assert once == twice
-    batch = inputs(model)
-    assert torch.allclose(loaded(**batch)[0], model(**batch)[0], atol=1e-5)
-    plain, original = ga.unpatch_model(loaded), MODELS["T5"]()
-    original.load_state_dict(plain.state_dict())
-    assert torch.equal(plain(**batch)[0], original(**batch)[0])
-    assert not hasattr(plain.config, "graph_attn")
 
 
 @pytest.mark.parametrize("architecture", MODELS)
@@ -181,22 +166,6 @@ def test_the_hub_id_of_the_base_is_remembered(tmp_path: Path):
     assert ga.model_card(folder, "u/x", datasets="nyu-mll/glue").data.base_model is None
 
 
-@pytest.mark.parametrize(("architecture", "variant"), product(MODELS, CONFIGS))
-def test_filters_move_to_another_copy_of_the_base(
-    architecture: str, variant: str, tmp_path: Path
-) -> None:
-    model = patched(architecture, variant)
-    batch = inputs(model)
-    expected = model(**batch)[0]
-    path = ga.save_filters(model, tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["graph_filters.safetensors"]
-    assert path.stat().st_size < 8000
-    plain = ga.unpatch_model(model)
-    loaded = ga.load_filters(plain, tmp_path)
-    assert loaded is plain
-    assert torch.equal(loaded(**batch)[0], expected)
-
-
 def test_filters_move_between_heads(tmp_path: Path) -> None:
     model = patched("BERT")
     ga.save_filters(model, tmp_path)
@@ -244,6 +213,8 @@ def test_a_plain_checkpoint_is_patched_on_load(tmp_path: Path) -> None:
     assert type(loaded) is type(plain)
     batch = inputs(plain)
     assert torch.equal(loaded(**batch)[0], ga.patch_model(plain, config)(**batch)[0])
+    eager = ga.from_pretrained(tmp_path / "plain", graph_attn=config, backend="eager")
+    assert {each.backend for each in ga.graph_filters(eager).values()} == {"eager"}
     headed = ga.from_pretrained(
         tmp_path / "plain",
         graph_attn=config,
@@ -278,11 +249,6 @@ def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
     assert not ga.is_patched(model)
 
 
-LOADERS = {
-    "BERT": "AutoModelForSequenceClassification",
-    "GPT-2": "AutoModelForCausalLM",
-    "T5": "AutoModelForSeq2SeqLM",
-}
 TEXT = "a cat sees the blue house"
 
 
@@ -294,22 +260,14 @@ def saved(folder: Path) -> Any:
     return model
 
 
-@pytest.mark.parametrize(("architecture", "variant"), product(LOADERS, CONFIGS))
-def test_a_saved_folder_loads_with_trust(architecture: str, variant: str, tmp_path: Path) -> None:
-    model = ga.patch_model(MODELS[architecture](), CONFIGS[variant])
+@pytest.mark.parametrize("name", ["AutoModelForCausalLM", "AutoModelForSeq2SeqLM"])
+def test_a_saved_folder_loads_with_trust(name: str, tmp_path: Path) -> None:
+    model = patched("GPT-2" if name == "AutoModelForCausalLM" else "T5")
+    model.save_pretrained(tmp_path)
+    loaded = getattr(transformers, name).from_pretrained(tmp_path, trust_remote_code=True)
     batch = inputs(model)
-    model.save_pretrained(tmp_path / "first")
-    loader = getattr(transformers, LOADERS[architecture])
-    loaded = loader.from_pretrained(tmp_path / "first", trust_remote_code=True)
     assert type(loaded) is type(model)
     assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-    loaded.save_pretrained(tmp_path / "second")
-    for name in ("config.json", "graph_attn.py"):
-        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
-    ga.unpatch_model(loaded).save_pretrained(tmp_path / "plain")
-    assert "graph_attn" not in (tmp_path / "plain" / "config.json").read_text()
-    plain = loader.from_pretrained(tmp_path / "plain", trust_remote_code=True)
-    assert torch.equal(plain(**batch)[0], loaded(**batch)[0])
 
 
 @pytest.mark.parametrize("trust", [None, False])

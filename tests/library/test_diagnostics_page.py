@@ -17,7 +17,8 @@ from matplotlib.text import Text
 from tiny import build, inputs
 
 import hf_graphattn as ga
-from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, palette, save_html
+from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
+from hf_graphattn.diagnostics import drawing as palette
 from hf_graphattn.diagnostics.drawing import looks
 from hf_graphattn.diagnostics.plots import FIGURES
 from hf_graphattn.variants import base as registry

@@ -1,4 +1,4 @@
-"""Loading a patched model from a folder or the hub, and the outline of one without its weights.
+"""Loading a patched model from a folder or the hub; the files of a checkpoint.
 
 Saving needs no function of ours: `model.save_pretrained` writes the filters with the weights, and
 `config.json` has what was patched. Loading makes the plain model, patches it, and then copies the

@@ -394,7 +394,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     model = filtered()
     batch = inputs(model.get_base_model())
     after = model(**batch)[0]
-    with pytest.raises(ga.GraphAttentionError, match=r"is patched with GFSA.*a plain new_base"):
+    with pytest.raises(ga.GraphAttentionError, match=r"is patched with GFSA.*a plain base"):
         model.add_adapter("other", ga.GraphFilterConfig(graph_attn=STEP))
     model.add_adapter("second", ga.GraphFilterConfig(graph_attn=GFSA))
     with pytest.raises(ga.GraphAttentionError, match="one adapter of graph filters"):
@@ -437,10 +437,10 @@ LOAD = """
 import sys, torch
 {imports}
 from transformers import AutoModelForCausalLM
-new_base, adapter, expected = sys.argv[1:]
+base, adapter, expected = sys.argv[1:]
 expected = torch.load(expected)
 def plain():
-    return AutoModelForCausalLM.from_pretrained(new_base).eval()
+    return AutoModelForCausalLM.from_pretrained(base).eval()
 third = plain()
 third.load_adapter(adapter)
 first = PeftModel.from_pretrained(plain(), adapter)
@@ -452,7 +452,7 @@ print("equal")
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The folders of a new_base and of its adapter, and a file of its inputs and logits."""
+    """The folders of a base and of its adapter, and a file of its inputs and logits."""
     folder = tmp_path_factory.mktemp("saved")
     new_base().save_pretrained(folder / "base")
     model = filtered(

@@ -44,9 +44,9 @@ def poisoned_memory() -> Iterator[None]:
 
 
 def states(heads: int, length: int, width: int) -> tuple[Tensor, ...]:
-    """As a model hands them, (B, N, H, D) transposed: slices of one projection."""
-    joint = torch.randn(2, length, 3, heads, width)
-    return tuple(joint[:, :, i].transpose(1, 2) for i in range(3))
+    """As a model hands them: (B, N, H, D) transposed."""
+    drawn = (torch.randn(2, heads, length, width) for _ in range(3))
+    return tuple(x.transpose(1, 2).contiguous().transpose(1, 2) for x in drawn)
 
 
 def exponents(heads: int) -> Tensor:
@@ -296,7 +296,7 @@ def test_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         for x, mask, expected in (
             (query, bias, "triton"),
             (query.double(), bias, "blockwise"),
-            (query, bias.requires_grad_(), "blockwise"),
+            (query, bias.clone().requires_grad_(), "blockwise"),
         ):
             inputs = inputs_of(x, x, mask, False)
             chosen = choose("auto", graph_filter.backends, inputs, fits=graph_filter.fits)

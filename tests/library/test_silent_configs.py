@@ -63,6 +63,7 @@ def test_models_of_one_config_are_saved_loaded_and_unpatched_in_any_order(
             models["plain"](**batch)
         ga.unpatch_model(models["plain"])
     torch.testing.assert_close(models["plain"](**batch)[0], plain)
+    assert "graph_attn" not in json.dumps(models["plain"].config.to_dict())
 
 
 @pytest.mark.parametrize("architecture", MODELS)

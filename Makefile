@@ -1,7 +1,7 @@
 # make demo: the main job end to end on the small checkpoint that ships with the project.
 # make test: lint, types, tests. make bench: speed against plain attention, in five minutes.
 # make test-full: the same with all tests, those marked `full` too; before a release.
-# make fuzz: the fuzz of the tests with new examples, many more: an hour and more, and its counts.
+# make fuzz: the fuzz of the tests with new examples, many more: an hour and more.
 # make docs: the pages of docs/ and the docstrings as a site, runs/site/index.html.
 # make release: wheel and source archive in dist/, checked as an index would; nothing is published.
 # make matrix: every model type of transformers, tried: docs/architectures.{csv,md}, hf_graphattn/architectures/verified.json.

@@ -16,8 +16,7 @@ from typing import Any
 
 import forms
 
-from hf_graphattn.diagnostics.drawing import SMALL, legend, panels, save, style
-from hf_graphattn.diagnostics.palette import PLAIN, Look, looks
+from hf_graphattn.diagnostics.drawing import PLAIN, SMALL, Look, legend, looks, panels, save, style
 from hf_graphattn.version import how_to_install
 
 PUBLISHED = "published "  # begins the name of a form that keeps the matrices

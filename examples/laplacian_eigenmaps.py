@@ -31,8 +31,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 import hf_graphattn as ga
-from hf_graphattn.diagnostics.drawing import DPI, SMALL, TEXT, TITLE, WIDTH
-from hf_graphattn.diagnostics.palette import COLOURS
+from hf_graphattn.diagnostics.drawing import COLOURS, DPI, SMALL, TEXT, TITLE, WIDTH
 
 
 class Block(nn.Module):

@@ -7,10 +7,10 @@ from .diagnostics import diagnose as diagnose
 from .errors import GraphAttentionError as GraphAttentionError
 from .interface.functional import MultiheadAttention as MultiheadAttention
 from .interface.functional import attention as attention
+from .loading import from_pretrained as from_pretrained
 from .loading.filter_files import FILTERS_NAME as FILTERS_NAME
 from .loading.filter_files import load_filters as load_filters
 from .loading.filter_files import save_filters as save_filters
-from .loading.load import from_pretrained as from_pretrained
 from .loading.peft import load_peft as load_peft
 from .loading.peft import peft_modules as peft_modules
 from .loading.peft_method import GraphFilterConfig as GraphFilterConfig
@@ -24,9 +24,9 @@ from .model.training import optimizer_groups as optimizer_groups
 from .patching.patch import check as check
 from .patching.patch import patch_model as patch_model
 from .patching.patch import unpatch_model as unpatch_model
-from .sharing.card import model_card as model_card
-from .sharing.push import push_to_hub as push_to_hub
-from .sharing.push import save_repository as save_repository
+from .sharing import model_card as model_card
+from .sharing import push_to_hub as push_to_hub
+from .sharing import save_repository as save_repository
 from .trainer import TrainerMixin as TrainerMixin
 from .variants import GraphFilter as GraphFilter
 from .variants import VariantConfig as VariantConfig

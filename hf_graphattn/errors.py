@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 LONGEST = 300  # characters of a value in a message: the text of a model has thousands
 
 
@@ -26,18 +24,3 @@ def no_square(name: str, queries: int, keys: int) -> GraphAttentionError:
         f"logits alone (Gemma 4; pass output_hidden_states=True too); or keys of other tokens, "
         f"where A has no square (leave such modules out with layers=(...))."
     )
-
-
-def path_text(what: str, path: object) -> str:
-    """The text of a path, or of the name of a repository.
-
-    Raises:
-        GraphAttentionError: it is neither text nor a path, or no file can have this name.
-    """
-    try:
-        text = os.fspath(path)  # type: ignore[call-overload]
-        if isinstance(text, str) and text and b"\0" not in os.fsencode(text):
-            return text
-    except (TypeError, UnicodeEncodeError):
-        pass
-    raise refusal(what, path, "the path of a folder, or the name of a repository, as text or Path")

@@ -12,7 +12,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from .errors import GraphAttentionError
-from .loading.load import from_pretrained
+from .loading import from_pretrained
 
 
 class RemoteLoader:

@@ -20,7 +20,7 @@ from hf_graphattn.model.configs import ENTRY, model_configs
 from hf_graphattn.model.filters import filter_parameters, is_patched
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.model.training import check_rates
-from hf_graphattn.sharing.card import model_card
+from hf_graphattn.sharing import model_card
 
 # Of the arguments of a Trainer's training, those that the card shows.
 ON_CARD = (

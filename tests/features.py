@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 import transformers
-from against_published import check_against_published
 from cases import VARIANT_CASES, VariantCase
 from peft import LoraConfig, get_peft_model
+from published import check_against_published
 from tensors import built
 from tiny import HEADS, LAYERS, MODELS, ROWS, Tiny, deep, inputs
 from torch import Tensor

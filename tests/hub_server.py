@@ -3,8 +3,7 @@
     with HubServer() as hub:  # hub.environment() points a process at it
         ...
 
-Each commit is whole or not there. `break_next` cuts the next matching request half-way;
-`hold_next` keeps the next one waiting, so that its sender can be killed.
+Each commit is whole or not there.
 """
 
 from __future__ import annotations
@@ -52,10 +51,6 @@ class HubServer:
     def clear(self) -> None:
         """Be a new hub at the same address."""
         self.repositories: dict[str, list[tuple[str, Files]]] = {}
-        self.requests: list[str] = []
-        self.held, self.released = threading.Event(), threading.Event()
-        self._to_break: re.Pattern[str] | None = None
-        self._to_hold: re.Pattern[str] | None = None
 
     def environment(self, home: Path) -> dict[str, str]:
         """The environment of a fresh process whose hub is this one, with its cache in `home`."""
@@ -73,25 +68,6 @@ class HubServer:
     def files(self, repo: str) -> Files:
         """The newest commit's."""
         return self.repositories[repo][-1][1]
-
-    def break_next(self, pattern: str) -> None:
-        """Cut the connection of the next request whose "METHOD path" matches."""
-        self._to_break = re.compile(pattern)
-
-    def hold_next(self, pattern: str) -> None:
-        """Set `held` at the next matching request, and cut it after `released` is set."""
-        self._to_hold = re.compile(pattern)
-
-    def breaks(self, request: str) -> bool:
-        if self._to_hold is not None and self._to_hold.search(request):
-            self._to_hold = None
-            self.held.set()
-            self.released.wait(60)
-            return True
-        hit = self._to_break is not None and self._to_break.search(request) is not None
-        if hit:
-            self._to_break = None
-        return hit
 
     def commit(self, repo: str, lines: list[dict[str, Any]]) -> str:
         files = dict(self.files(repo)) if self.repositories[repo] else {}
@@ -145,30 +121,17 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         request = f"{self.command} {path}"
-        self.server_hub.requests.append(request)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._broken = self.server_hub.breaks(request)
-        if self._broken and self.command == "POST":
-            self.close_connection = True
-            self.connection.close()
-            return
         for pattern, method in _ROUTES:
             found = re.fullmatch(pattern, request)
             if found:
                 method(self, body, *found.groups())
                 return
         self._fail(404, "EntryNotFound")
+
+    do_HEAD = do_POST = do_GET
 
     def _create(self, body: bytes) -> None:
         asked = json.loads(body)
@@ -253,13 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
         if asked:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        if self._broken:
-            self.wfile.write(part[: len(part) // 2])
-            self.close_connection = True
-            return
-        self.wfile.write(part)
+        if self.command != "HEAD":
+            self.wfile.write(part)
 
     def _json(self, value: object, status: int = 200) -> None:
         data = json.dumps(value).encode()

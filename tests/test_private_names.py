@@ -17,111 +17,52 @@ from transformers import AutoModel, BertConfig, ParakeetForCTC, PreTrainedModel,
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hf_graphattn", "finetune", "tasks", "tools")
-HOOKS = (
-    "Look where Module.register_forward_hook, register_forward_pre_hook and "
-    "register_state_dict_post_hook put them."
-)
-
-# name: (what has it, what to look for when it has not)
-PRIVATE: dict[str, tuple[Callable[[], Any], str]] = {
-    "_active_collector": (
-        lambda: importlib.import_module("transformers.utils.output_capturing"),
-        "transformers' capture_outputs sets it while a call records attentions or hidden states. "
-        "Look for the ContextVar (it has moved twice) that its recording hooks read.",
-    ),
-    "_attn_implementation": (
-        BertConfig,
-        "The name of a config's attention function. Look for what attention modules give to "
-        "ALL_ATTENTION_FUNCTIONS.get_interface.",
-    ),
-    "_attn_implementation_internal": (
-        BertConfig,
-        "Where a config keeps `_attn_implementation`. Look into that property's setter.",
-    ),
-    "_weight_conversions": (
-        lambda: AutoModel.from_pretrained(ROOT / "finetune/demo/bert"),
-        "What from_pretrained leaves on a model that it loaded, and from_config does not.",
-    ),
-    "_name_or_path": (
-        BertConfig,
-        "The key of a config's to_dict() for the folder it came from. Look into name_or_path.",
-    ),
-    "_model_mapping": (
-        lambda: AutoModel,
-        "From configs to model classes, of an Auto class. Look into its from_pretrained.",
-    ),
-    "_keys_to_ignore_on_load_unexpected": (
-        lambda: PreTrainedModel,
-        "The patterns of keys that loading does not report. Look where it reports unexpected keys.",
-    ),
-    "_get_feat_extract_output_lengths": (
-        lambda: Wav2Vec2ForCTC,
-        "How many frames a model that hears makes of so many samples. Look into its CTC loss.",
-    ),
-    "_get_subsampling_output_length": (
-        lambda: ParakeetForCTC,
-        "The same of models that read features. Look into its CTC loss.",
-    ),
-    "_get_feature_vector_attention_mask": (
-        lambda: Wav2Vec2ForCTC,
-        "A mask of frames from one of samples. Look where Wav2Vec2Model.forward makes it.",
-    ),
-    "_modules": (torch.nn.Module, "The children of a module by name. Look into named_children."),
-    "_forward_hooks": (torch.nn.Module, HOOKS),
-    "_forward_pre_hooks": (torch.nn.Module, HOOKS),
-    "_forward_pre_hooks_with_kwargs": (torch.nn.Module, HOOKS),
-    "_state_dict_hooks": (torch.nn.Module, HOOKS),
-    "_version": (
-        lambda: torch.zeros(1),
-        "How often a tensor was changed in place. Look for what autograd compares in its backward.",
-    ),
-    "_disable_dynamo": (
-        lambda: torch,
-        "torch.compiler.disable without an import of the compiler. Look into that function.",
-    ),
-    "_dynamo_marked_constant": (
-        lambda: torch.compiler.assume_constant_result(lambda: None),
-        "All that torch.compiler.assume_constant_result sets. Look into it.",
-    ),
-    "_C": (lambda: torch, "Where torch keeps what is below."),
-    "_are_functorch_transforms_active": (
-        lambda: torch._C,
-        "Whether a transform of torch.func runs. Look for what torch.autograd.Function.apply asks.",
-    ),
-    "_current_level": (
-        lambda: torch.autograd.forward_ad,
-        "Whether forward-mode derivatives are taken: it is then 0. Look into make_dual.",
-    ),
-    "_scaled_dot_product_flash_attention_for_cpu": (
-        lambda: torch.ops.aten,
-        "The fused attention of the CPU, with the log-sum-exp of the scores. Look for what "
-        "scaled_dot_product_attention calls there.",
-    ),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": (
-        lambda: torch.ops.aten,
-        "Its backward, from output and log-sum-exp. Look into torch's derivatives.yaml.",
-    ),
-    "_qkv_same_embed_dim": (
-        lambda: torch.nn.MultiheadAttention(2, 1),
-        "What keeps torch's encoder layers from computing attention by themselves where it is "
-        "false. Look into the reasons against the fast path in nn.TransformerEncoderLayer.forward.",
-    ),
-    "_in_projection_packed": (
-        lambda: torch.nn.functional,
-        "Queries, keys and values by one weight. Look into torch's multi_head_attention_forward.",
-    ),
-    "_reset_parameters": (
-        lambda: torch.nn.MultiheadAttention(2, 1),
-        "By what torch's constructor and torch_geometric's layers start the weights anew. Look for "
-        "what nn.MultiheadAttention.__init__ ends with.",
-    ),
+# What has the names that are read. If one is gone, look at what it is, and where it is read.
+PRIVATE: dict[str, Callable[[], Any]] = {
+    # The ContextVar that transformers' recording hooks read, while a call records attentions.
+    "_active_collector": lambda: importlib.import_module("transformers.utils.output_capturing"),
+    # The name of a config's attention function, and where its property keeps it.
+    "_attn_implementation": BertConfig,
+    "_attn_implementation_internal": BertConfig,
+    # What from_pretrained leaves on a model that it loaded, and from_config does not.
+    "_weight_conversions": lambda: AutoModel.from_pretrained(ROOT / "finetune/demo/bert"),
+    # The key of to_dict() for the folder of a config.
+    "_name_or_path": BertConfig,
+    # From configs to model classes, of an Auto class.
+    "_model_mapping": lambda: AutoModel,
+    "_keys_to_ignore_on_load_unexpected": lambda: PreTrainedModel,
+    # How many frames a model that hears makes of its input: look into the CTC losses.
+    "_get_feat_extract_output_lengths": lambda: Wav2Vec2ForCTC,
+    "_get_subsampling_output_length": lambda: ParakeetForCTC,
+    "_get_feature_vector_attention_mask": lambda: Wav2Vec2ForCTC,
+    # The children of a module, and its hooks.
+    "_modules": torch.nn.Module,
+    "_forward_hooks": torch.nn.Module,
+    "_forward_pre_hooks": torch.nn.Module,
+    "_forward_pre_hooks_with_kwargs": torch.nn.Module,
+    "_state_dict_hooks": torch.nn.Module,
+    # How often a tensor was changed in place, which autograd compares in its backward.
+    "_version": lambda: torch.zeros(1),
+    # torch.compiler.disable without an import of the compiler; and what else the kernels ask.
+    "_disable_dynamo": lambda: torch,
+    "_dynamo_marked_constant": lambda: torch.compiler.assume_constant_result(lambda: None),
+    "_C": lambda: torch,
+    "_are_functorch_transforms_active": lambda: torch._C,
+    # Whether forward-mode derivatives are taken: it is then 0. Look into make_dual.
+    "_current_level": lambda: torch.autograd.forward_ad,
+    # The fused attention of the CPU, with the log-sum-exp of the scores.
+    "_scaled_dot_product_flash_attention_for_cpu": lambda: torch.ops.aten,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda: torch.ops.aten,
+    # Where it is false, torch's encoder layers call the attention module.
+    "_qkv_same_embed_dim": lambda: torch.nn.MultiheadAttention(2, 1),
+    "_in_projection_packed": lambda: torch.nn.functional,
+    "_reset_parameters": lambda: torch.nn.MultiheadAttention(2, 1),
 }
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_a_private_name_is_where_it_is_read(name: str) -> None:
-    owner, remedy = PRIVATE[name]
-    assert hasattr(owner(), name), f"{name} is gone. {remedy}"
+    assert hasattr(PRIVATE[name](), name), f"{name} is gone: see the comment in {__file__}"
 
 
 def test_every_private_name_that_is_read_is_in_the_table() -> None:

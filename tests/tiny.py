@@ -317,3 +317,15 @@ def inputs(model: PreTrainedModel, padding: str = "none", length: int = 11) -> d
         batch["decoder_input_ids"] = torch.randint(3, VOCABULARY, (3, length - 4))
         batch["decoder_attention_mask"] = mask[:, : length - 4] if padding != "left" else None
     return {name: tensor for name, tensor in batch.items() if tensor is not None}
+
+
+def gradients(model: torch.nn.Module, out: Tensor, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """Of a fixed random sum of what a model returns of tokens; and this, under "out"."""
+    mask = batch.get("attention_mask")
+    if mask is not None and mask.shape == out.shape[:2]:
+        out = out[mask.bool()]
+    model.zero_grad()
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out)
+    (out * weight).sum().backward()
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return {"out": out.detach(), **found}

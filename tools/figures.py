@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from finetune.experiments import analyze
-from hf_graphattn.diagnostics.palette import GREY, looks
+from hf_graphattn.diagnostics.drawing import GREY, looks
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence"

@@ -15,7 +15,7 @@ from typing import Any
 
 from finetune.experiments import analyze
 from finetune.experiments.analyze import TaskResult
-from hf_graphattn.diagnostics.palette import looks
+from hf_graphattn.diagnostics.drawing import looks
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = {

@@ -30,7 +30,7 @@ from finetune.engine.results import RESULTS, read_json
 from finetune.errors import Refused, refusal
 from finetune.settings.schema import Run
 from finetune.settings.training import LAST
-from hf_graphattn.sharing.card import EXAMPLE_FILES
+from hf_graphattn.sharing import EXAMPLE_FILES
 
 LOCK = ".run.lock"  # beside that of whoever starts a run and waits for it
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "step_[0-9]*")

@@ -18,8 +18,7 @@ from finetune.plurals import many
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
 from finetune.terminal import duration
-from hf_graphattn.model.adapters import is_adapted
-from hf_graphattn.model.filters import read_config
+from hf_graphattn.model.filters import is_adapted, read_config
 from hf_graphattn.model.parallel import own_class
 
 SCRIPTS = Path(__file__).parents[1]

@@ -21,10 +21,10 @@ from finetune.engine.trainer import Trainer
 from finetune.errors import Refused
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run
-from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.filters import is_adapted
 from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.model.save import hub_id
-from hf_graphattn.sharing.card import EXAMPLE_FILES, license_of, plain_card, save_example
+from hf_graphattn.sharing import EXAMPLE_FILES, license_of, plain_card, save_example
 from tasks import Task
 
 # The hub's names of what a model does; labels are of a text or of an image.

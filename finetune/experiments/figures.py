@@ -16,7 +16,7 @@ from finetune.experiments.analyze import ArmResult, TaskResult
 from finetune.experiments.arms import as_text, described
 from finetune.plurals import many
 from hf_graphattn.diagnostics import drawing
-from hf_graphattn.diagnostics.palette import BLACK, PLAIN, looks, title
+from hf_graphattn.diagnostics.drawing import BLACK, PLAIN, looks, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,7 +24,7 @@ import hf_graphattn as ga
 from finetune.errors import near, refusal
 from finetune.settings.groups import ModelArguments, ModelSource, StartArguments
 from finetune.settings.schema import Run
-from hf_graphattn.loading.checkpoints import SAVE_ONE, is_made_up
+from hf_graphattn.loading import SAVE_ONE, is_made_up
 from hf_graphattn.model.parallel import whole
 from tasks import Task
 from tasks.refusals import reason

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 import hf_graphattn as ga
 from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
 from finetune.settings.schema import Run
-from hf_graphattn.model.adapters import is_adapted
+from hf_graphattn.model.filters import is_adapted
 from hf_graphattn.model.training import task_head
 
 LOADING = """

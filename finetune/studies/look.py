@@ -18,7 +18,7 @@ from finetune.experiments.analyze import NONE, ArmResult, TaskResult
 from finetune.experiments.statistics import LEVEL
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures
 from hf_graphattn.diagnostics.drawing import DPI
-from hf_graphattn.loading.load import load_any
+from hf_graphattn.loading import load_any
 from hf_graphattn.shell import diagnose as shell
 
 # Of each statistic its name, and whether tokens with more of it are less alike.

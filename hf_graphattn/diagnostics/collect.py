@@ -23,9 +23,8 @@ from tqdm.auto import tqdm
 from hf_graphattn.architectures import find
 from hf_graphattn.errors import refusal
 from hf_graphattn.interface.graph_attn import FILTER, HARMLESS
-from hf_graphattn.model.adapters import active_filter, base_model
 from hf_graphattn.model.configs import model_configs
-from hf_graphattn.model.filters import is_patched, refuse_no_model
+from hf_graphattn.model.filters import active_filter, base_model, is_patched, refuse_no_model
 from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.patching.patch import patch_model, unpatch_model
 from hf_graphattn.variants.base import refuse_tokens

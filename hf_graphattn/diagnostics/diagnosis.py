@@ -23,7 +23,6 @@ from .drawing import optional
 from .plots import FIGURES, figures
 from .result import DEPTHS, HEADS, Diagnoses, Measurements, Part, named_parts, number
 
-WIDTH = 100  # the most characters of a printed line
 HEADINGS = (
     *("layer", "filter", "cosine", "high/DC", "rank", "entropy", "|λ|max", "homophily"),
     "learned scalars",
@@ -56,7 +55,7 @@ class Diagnosis(Measurements):
         return f"<Diagnosis of {self.model}: {parts}; {self.parts[0].sequences} sequences>"
 
     def __str__(self) -> str:
-        return "\n\n".join(table.text(WIDTH) for table in self._tables())
+        return "\n\n".join(map(str, self._tables()))
 
     def _repr_html_(self) -> str:
         return "".join(table._repr_html_() for table in self._tables())

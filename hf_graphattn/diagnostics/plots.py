@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .drawing import Draw, Panel, Values, by_part, line
-from .palette import GREY, PLAIN, Look
+from .drawing import GREY, PLAIN, Draw, Look, Panel, Values, by_part, line
 from .result import Diagnoses, Measurements, Part
 
 FLOOR = 1e-4  # smaller singular values are the rounding error of the direction a norm leaves empty

@@ -94,7 +94,7 @@ class _Combination(torch.autograd.Function):
     """`_sum` of c_1, x_1, c_2, x_2 ...; autograd's own backward takes twice as many passes."""
 
     @staticmethod
-    def forward(ctx: Any, *terms: Scalar) -> Tensor:
+    def forward(ctx: Any, *terms: Any) -> Tensor:
         ctx.save_for_backward(*(term for term in terms if isinstance(term, Tensor)))
         ctx.numbers = [None if isinstance(term, Tensor) else term for term in terms]
         return _sum(*zip(terms[::2], terms[1::2], strict=True))

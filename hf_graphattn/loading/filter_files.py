@@ -20,18 +20,23 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hf_graphattn.architectures import find
-from hf_graphattn.errors import GraphAttentionError, path_text
+from hf_graphattn.errors import GraphAttentionError
 from hf_graphattn.interface.graph_attn import FILTER
-from hf_graphattn.model.adapters import base_model, original_filter, refuse_adapted
 from hf_graphattn.model.configs import make_entry, read_entry
-from hf_graphattn.model.filters import graph_filters, read_config, refuse_no_model
+from hf_graphattn.model.filters import (
+    base_model,
+    graph_filters,
+    original_filter,
+    read_config,
+    refuse_adapted,
+    refuse_no_model,
+)
 from hf_graphattn.model.parallel import whole
 from hf_graphattn.model.save import CHECKSUM, checksum
 from hf_graphattn.patching.patch import Model, patch, unpatch_model
 from hf_graphattn.variants import GraphFilter
 
-from .checkpoints import HUB_ARGUMENTS, find_file, reading
-from .load import load_filter_tensors
+from . import HUB_ARGUMENTS, find_file, load_filter_tensors, reading
 
 FILTERS_NAME = "graph_filters.safetensors"
 
@@ -46,7 +51,7 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
         GraphAttentionError: the model is not patched.
     """
     config, filters = read_config(model), _base_filters(model)
-    path = Path(path_text("folder", folder)) / FILTERS_NAME
+    path = Path(folder) / FILTERS_NAME
     tensors = {
         f"{name}.{FILTER}.{scalar}": whole(parameter.detach()).cpu().contiguous()
         for name, graph_filter in filters.items()
@@ -82,7 +87,7 @@ def load_filters(
             already, or has other attention modules or heads. The model is then as it was.
     """
     refuse_no_model(model)
-    path = path_text("path_or_repo", path_or_repo)
+    path = os.fspath(path_or_repo)
     unknown = sorted(kwargs.keys() - set(HUB_ARGUMENTS))
     if unknown:
         raise TypeError(f"unexpected arguments: {', '.join(unknown)}")

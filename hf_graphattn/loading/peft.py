@@ -19,18 +19,24 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_graphattn.errors import GraphAttentionError, path_text, refusal
+from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.interface.graph_attn import FILTER, is_filter_key
-from hf_graphattn.model.adapters import base_model, make_note, read_notes
 from hf_graphattn.model.configs import ENTRY, make_entry, read_entry
-from hf_graphattn.model.filters import filter_parameters, is_patched, read_config, refuse_no_model
+from hf_graphattn.model.filters import (
+    base_model,
+    filter_parameters,
+    is_patched,
+    make_note,
+    read_config,
+    read_notes,
+    refuse_no_model,
+)
 from hf_graphattn.model.save import CHECKSUM, checksum_of_base
 from hf_graphattn.patching.patch import patch
 from hf_graphattn.variants import VariantConfig
 
-from .checkpoints import find_file, hub_arguments, reading
+from . import differing_shapes, find_file, hub_arguments, reading, refuse_damaged
 from .filter_files import FILTERS_NAME, load_filters, read_filters
-from .load import differing_shapes, refuse_damaged
 
 BASE_NAMES_BEGIN = "base_model.model."  # what PEFT puts before the names of the base's tensors
 
@@ -74,7 +80,7 @@ def load_peft(model: PreTrainedModel, adapter: str | os.PathLike[str], **kwargs:
     if base_model(model) is not model:
         allowed, remedy = "a base model", "Call model.load_adapter(path, adapter_name)."
         raise refusal("model", type(model).__name__, allowed, remedy)
-    path, where = path_text("adapter", adapter), hub_arguments(kwargs)
+    path, where = os.fspath(adapter), hub_arguments(kwargs)
     with reading(path), _unchanged(model):
         try:
             import peft

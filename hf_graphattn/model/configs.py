@@ -15,7 +15,7 @@ The outermost copy has the entry "graph_attn", which config.json keeps:
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -26,17 +26,17 @@ from hf_graphattn.interface.graph_attn import NAMES
 from hf_graphattn.variants import VariantConfig, variant_from_dict, variant_to_dict
 from hf_graphattn.version import __version__
 
-# What patching writes to a copy: it never goes back to the config that was copied.
-IMPLEMENTATION = "attn_implementation"
-# The value in config.json. No function has this name, so transformers by itself refuses to load the
-# folder, with an error that shows the name, and so how to load it. 0.2.0 wrote the function's name
-# alone, which is read too.
+# The value of `attn_implementation` in config.json. No function has this name, so transformers by
+# itself refuses to load the folder, with an error that shows the name, and so how to load it.
+# 0.2.0 wrote the function's name alone, which is read too.
 SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
-ENTRY = "graph_attn"
+IMPLEMENTATION, ENTRY = "attn_implementation", "graph_attn"
 FORMAT = 1  # of the entry
+# The attribute of a patched model that holds its `ConfigCopy`s.
+UNDO = "_graph_attn_undo"
 _MARKS = (IMPLEMENTATION, ENTRY)
 _CHOSEN = "_attn_implementation_internal"  # where transformers keeps `_attn_implementation`
-_NOT_RETURNED = {*_MARKS, _CHOSEN}
+_NOT_RETURNED = {*_MARKS, _CHOSEN}  # what patching writes to a copy
 
 
 @dataclass
@@ -49,66 +49,64 @@ class ConfigCopy:
 
     patched: PreTrainedConfig
     plain: PreTrainedConfig
-    before: dict[str, Any]
+    before: dict[str, Any] = field(default_factory=dict)
+
+
+def mark(model: Any, entry: dict[str, Any], implementation: str) -> None:
+    """Give the modules of a model copies of their configs, which say what it is patched with.
+
+    Args:
+        model: a transformers model.
+        entry: what the outermost copy has as "graph_attn".
+        implementation: the name of the attention function, one of `interface.NAMES`.
+    """
+    originals = _with_nested(model_configs(model))
+    copies = [ConfigCopy(copy.copy(config), _plain(config)) for config in originals]
+    patched = {id(config): made.patched for config, made in zip(originals, copies, strict=True)}
+    plain = {id(config): made.plain for config, made in zip(originals, copies, strict=True)}
+    for made in copies:
+        _replace(made.patched, patched)
+        _replace(made.plain, plain)
+        made.before = dict(vars(made.patched))
+        made.patched._attn_implementation = implementation
+    vars(patched[id(model.config)]).update({IMPLEMENTATION: SAVED, ENTRY: entry})
+    for module in model.modules():
+        _replace(module, patched)
+    vars(model)[UNDO] = copies
+
+
+def unmark(model: nn.Module) -> None:
+    """Give the modules of a model their configs back, with what was assigned meanwhile.
+
+    A copy that someone still holds becomes plain too: a model that was built from it, for one. A
+    model that was built so gets plain copies.
+    """
+    for module in model.modules():
+        copies = vars(module).pop(UNDO, [])
+        plain = {id(made.patched): made.plain for made in copies}
+        for made in copies:
+            _return_changes(made, plain)
+        for part in model.modules() if copies else ():
+            _replace(part, plain)
+        for made in copies:
+            for name in _MARKS:
+                vars(made.patched).pop(name, None)
+            made.patched._attn_implementation = made.plain._attn_implementation
+    if is_marked(model):
+        plain = {id(config): _plain(config) for config in model_configs(model)}
+        for module in model.modules():
+            _replace(module, plain)
 
 
 def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
     """The distinct configs of a model and its parts, outermost first (T5's halves have copies)."""
-    return list({id(config): config for _, _, config in _attributes(model)}.values())
-
-
-def copy_configs(model: nn.Module, implementation: str) -> list[ConfigCopy]:
-    """Copies of all configs of a model, each marked as that of a patched model.
-
-    implementation: the name of the attention function, one of `interface.NAMES`.
-    """
-    originals = _with_nested(model_configs(model))
-    copies = [ConfigCopy(copy.copy(config), _plain(config), {}) for config in originals]
-    patched = {id(config): made.patched for config, made in zip(originals, copies, strict=True)}
-    plain = {id(config): made.plain for config, made in zip(originals, copies, strict=True)}
-    for made in copies:
-        _replace_nested(made.patched, patched)
-        _replace_nested(made.plain, plain)
-        made.before = dict(vars(made.patched))
-        made.patched._attn_implementation = implementation
-    return copies
-
-
-def copies_of(model: nn.Module, copies: list[ConfigCopy]) -> dict[int, PreTrainedConfig]:
-    """The copies, by the `id` of the config that each was made of, which the modules still hold."""
-    originals = _with_nested(model_configs(model))
-    return {id(config): made.patched for config, made in zip(originals, copies, strict=True)}
-
-
-def replace_configs(model: nn.Module, new: dict[int, PreTrainedConfig]) -> None:
-    """Give the modules of a model other configs, by the `id` of those that they hold."""
-    for attributes, name, config in _attributes(model):
-        attributes[name] = new.get(id(config), config)
-
-
-def give_back(model: nn.Module, copies: list[ConfigCopy]) -> None:
-    """Give the modules of a model their configs back, with what was assigned meanwhile.
-
-    A copy that someone still holds becomes plain too: a model that was built from it, for one.
-    """
-    plain = {id(made.patched): made.plain for made in copies}
-    for made in copies:
-        _return_changes(made, plain)
-    replace_configs(model, plain)
-    for made in copies:
-        for name in _MARKS:
-            vars(made.patched).pop(name, None)
-        made.patched._attn_implementation = made.plain._attn_implementation
+    configs = (config for module in model.modules() for config in _configs_in(module))
+    return list({id(config): config for config in configs}.values())
 
 
 def is_marked(model: nn.Module) -> bool:
     """Whether a config of the model is that of a patched model."""
     return any(_is_marked(config) for config in model_configs(model))
-
-
-def make_plain(model: nn.Module) -> None:
-    """Give the modules plain copies in place of configs that are those of a patched model."""
-    replace_configs(model, {id(config): _plain(config) for config in model_configs(model)})
 
 
 def make_entry(config: VariantConfig) -> dict[str, Any]:
@@ -169,23 +167,18 @@ def _with_nested(configs: list[PreTrainedConfig]) -> list[PreTrainedConfig]:
     """The configs, and those inside them."""
     by_id = {id(config): config for config in configs}
     for config in configs:
-        nested = [v for v in vars(config).values() if isinstance(v, PreTrainedConfig)]
-        by_id |= {id(c): c for c in _with_nested(nested) if id(c) not in by_id}
+        inside = _with_nested(_configs_in(config))
+        by_id |= {id(c): c for c in inside if id(c) not in by_id}
     return list(by_id.values())
 
 
-def _attributes(model: nn.Module) -> list[tuple[dict[str, Any], str, PreTrainedConfig]]:
-    """The attributes of a model's modules that hold configs: (all attributes, name, config)."""
-    return [
-        (vars(module), name, value)
-        for module in model.modules()
-        for name, value in vars(module).items()
-        if isinstance(value, PreTrainedConfig)
-    ]
+def _configs_in(holder: nn.Module | PreTrainedConfig) -> list[PreTrainedConfig]:
+    """The configs that are attributes of a module or of a config."""
+    return [value for value in vars(holder).values() if isinstance(value, PreTrainedConfig)]
 
 
-def _replace_nested(config: PreTrainedConfig, new: dict[int, PreTrainedConfig]) -> None:
-    """Replace the configs that are inside a config (a patched part of a larger model's)."""
-    for name, value in vars(config).items():
+def _replace(holder: nn.Module | PreTrainedConfig, new: dict[int, PreTrainedConfig]) -> None:
+    """Replace configs that are attributes of a module or of a config, by their `id`."""
+    for name, value in vars(holder).items():
         if isinstance(value, PreTrainedConfig):
-            setattr(config, name, new[id(value)])
+            vars(holder)[name] = new.get(id(value), value)

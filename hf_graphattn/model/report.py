@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
-import sys
-import textwrap
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,8 +12,7 @@ from hf_graphattn import backends
 from hf_graphattn.architectures import AttentionModule, Plan, find
 from hf_graphattn.variants import GraphFilter
 
-from .adapters import active_filter, original_filter
-from .filters import graph_filters, refuse_no_model, refuse_plain
+from .filters import active_filter, graph_filters, original_filter, refuse_no_model, refuse_plain
 from .parallel import own_class, whole
 
 HEADINGS = ("layer", "module", "heads", "variant", "scalars (* learned)", "backend")
@@ -33,7 +29,7 @@ SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest va
 class Table:
     """Text when printed, HTML in a notebook.
 
-    title: a line, and lines that may be folded. cells: the text of each row. rows: the objects that
+    title: a line or more. cells: the text of each row. rows: the objects that
     the cells show.
     """
 
@@ -43,25 +39,12 @@ class Table:
     rows: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = sys.maxsize) -> str:
-        """The table, folded until it is no wider than `width`; inside of words at last."""
         rows = [self.headings, *self.cells]
-        columns = [[*column] for column in zip(*rows, strict=True)]
-        widths = [max(map(len, column)) for column in columns]
-        longest = [max(map(len, " ".join(column).split())) for column in columns]
-        while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
-            spaces = [(wide > word, wide) for wide, word in zip(widths, longest, strict=True)]
-            widths[spaces.index(max(spaces))] -= 1
-        rows.insert(1, tuple("-" * wide for wide in widths))
-        lines = [
-            "  ".join(part.ljust(wide) for part, wide in zip(parts, widths, strict=True)).rstrip()
-            for cells in rows
-            for parts in itertools.zip_longest(*map(textwrap.wrap, cells, widths), fillvalue="")
-        ]
-        title, *notes = self.title.splitlines()
-        return "\n".join([title, *(textwrap.fill(note, width) for note in notes), *lines])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        rows.insert(1, tuple("-" * width for width in widths))
+        pairs = [zip(cells, widths, strict=True) for cells in rows]
+        lines = ["  ".join(cell.ljust(width) for cell, width in each).rstrip() for each in pairs]
+        return "\n".join([self.title, *lines])
 
     def _repr_html_(self) -> str:
         rows = [

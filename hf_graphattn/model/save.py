@@ -34,9 +34,16 @@ from hf_graphattn.interface.graph_attn import FILTER
 from hf_graphattn.variants import VariantConfig, variant_to_dict
 from hf_graphattn.version import how_to_install
 
-from .adapters import NOTE, is_adapted, make_note, original_filter
 from .configs import ENTRY, make_entry
-from .filters import filter_parameters, graph_filters, read_config
+from .filters import (
+    NOTE,
+    filter_parameters,
+    graph_filters,
+    is_adapted,
+    make_note,
+    original_filter,
+    read_config,
+)
 from .parallel import whole
 
 # The key of the entry "graph_attn" for a config that records attentions: transformers writes no

@@ -13,8 +13,7 @@ from hf_graphattn.architectures import find
 from hf_graphattn.errors import GraphAttentionError, refusal
 from hf_graphattn.variants.base import finite_number
 
-from .adapters import base_model, refuse_adapted
-from .filters import filter_parameters, refuse_no_model, refuse_plain
+from .filters import base_model, filter_parameters, refuse_adapted, refuse_no_model, refuse_plain
 
 
 def optimizer_groups(

@@ -24,22 +24,10 @@ from hf_graphattn.errors import refusal
 from hf_graphattn.interface import dropout, functional, token_filters
 from hf_graphattn.interface.first_layer import begin_forward, name_stacks, takes_more
 from hf_graphattn.interface.graph_attn import AS_EAGER, FILTER, NAME, before_attention
-from hf_graphattn.model.configs import (
-    ENTRY,
-    IMPLEMENTATION,
-    SAVED,
-    copies_of,
-    copy_configs,
-    give_back,
-    make_entry,
-    make_plain,
-    replace_configs,
-)
+from hf_graphattn.model.configs import make_entry, mark, unmark
 from hf_graphattn.model.parallel import heads_mesh, share_heads
 from hf_graphattn.variants import GraphFilter, VariantConfig
 
-# The attribute of a patched model that holds its `ConfigCopy`s.
-UNDO = "_graph_attn_undo"
 # The key of a patched model's entry for the versions with which it was checked.
 CHECKED = "checked"
 logger = logging.getLogger("hf_graphattn")
@@ -67,7 +55,8 @@ def insert_filters(plan: Plan, config: VariantConfig, backend: str) -> None:
     if isinstance(model, PreTrainedModel):
         as_eager = plan.unverified or plan.out_of_reach or backend == backends.DELEGATE
         checked = {CHECKED: passed(backend)} if plan.unverified else {}
-        _mark(model, config, AS_EAGER if as_eager else NAME, checked)
+        mark(model, make_entry(config) | checked, AS_EAGER if as_eager else NAME)
+        model.register_state_dict_post_hook(warn_if_a_part)
     for attention in plan.attention:
         _put_in(attention, filters.get(attention.name))
     for module in targets:
@@ -95,9 +84,7 @@ def remove_filters(model: nn.Module) -> None:
     for module in model.modules():
         _remove_hooks(module)
         dropout.set_back(module)
-        if UNDO in module.__dict__:
-            give_back(model, module.__dict__.pop(UNDO))
-    make_plain(model)
+    unmark(model)
 
 
 def _choose_layers(
@@ -144,18 +131,6 @@ def _build(
     if mesh is not None:
         share_heads(graph_filter, mesh)
     return graph_filter
-
-
-def _mark(model: Any, config: VariantConfig, implementation: str, checked: dict[str, Any]) -> None:
-    """Write into the configs of a transformers model what it is patched with."""
-    copies = copy_configs(model, implementation)
-    by_original = copies_of(model, copies)
-    outermost: Any = by_original[id(model.config)]
-    setattr(outermost, IMPLEMENTATION, SAVED)
-    setattr(outermost, ENTRY, make_entry(config) | checked)
-    replace_configs(model, by_original)
-    model.__dict__[UNDO] = copies
-    model.register_state_dict_post_hook(warn_if_a_part)
 
 
 def _put_in(attention: AttentionModule, graph_filter: GraphFilter | None) -> None:

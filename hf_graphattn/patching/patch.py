@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 from hf_graphattn.architectures import ARCHITECTURES, MULTIHEAD, Plan, find
 from hf_graphattn.backends import DELEGATE
 from hf_graphattn.errors import GraphAttentionError, refusal
-from hf_graphattn.model.configs import is_marked
+from hf_graphattn.model.configs import UNDO, is_marked
 from hf_graphattn.model.filters import graph_filters, is_patched
 from hf_graphattn.model.parallel import refuse_spread
 from hf_graphattn.model.save import attach, detach, loads_alone
 from hf_graphattn.variants import VariantConfig, variant_configs
 from hf_graphattn.variants.base import is_sequence
 
-from . import UNDO, insert_filters, passed, remove_filters
+from . import insert_filters, passed, remove_filters
 from .check import FILTERED, Check, compare, made_batch
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -18,8 +18,7 @@ from hf_graphattn.diagnostics.collect import diagnose
 from hf_graphattn.diagnostics.diagnosis import Diagnosis, save_html
 from hf_graphattn.diagnostics.drawing import optional
 from hf_graphattn.errors import refusal
-from hf_graphattn.loading.checkpoints import SAVE_ONE, is_made_up, reading
-from hf_graphattn.loading.load import load_any
+from hf_graphattn.loading import SAVE_ONE, is_made_up, load_any, reading
 
 TokenIds = list[list[int]]
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import hf_graphattn as ga
 from hf_graphattn.errors import GraphAttentionError
 from hf_graphattn.version import __version__
-
-if TYPE_CHECKING:
-    from hf_graphattn.model.report import Table
 
 SUPPORTED = """Which attention modules of a model can have a filter. Only the config is read: the
 weights are not needed."""
@@ -95,8 +91,6 @@ def _parser() -> argparse.ArgumentParser:
     add = command("supported", SUPPORTED, _supported)
     add("model", help="a folder or a hub id, of a plain or a patched model")
     add("--revision", help="branch, tag or commit on the hub", default="main")
-    remote = "run the repository's own code, where the model has some"
-    add("--trust_remote_code", help=remote, action="store_true")
 
     add = command("report", REPORT, _report)
     add("model", help=PATCHED)
@@ -145,21 +139,20 @@ def positive_integer(text: str) -> int:
 
 
 def _supported(options: argparse.Namespace) -> None:
-    from hf_graphattn.loading.load import outline
+    from hf_graphattn.loading import outline
 
-    how = {name: getattr(options, name) for name in ("revision", "trust_remote_code")}
-    model, config = outline(options.model, **how)
-    _print(ga.supported(model))
+    model, config = outline(options.model, options.revision)
+    print(ga.supported(model))
     if config is not None:
         print(f"{options.model} is patched already, with {config}: graphattn report shows it.")
 
 
 def _report(options: argparse.Namespace) -> None:
-    _print(ga.report(ga.from_pretrained(options.model)))
+    print(ga.report(ga.from_pretrained(options.model)))
 
 
 def _card(options: argparse.Namespace) -> None:
-    from hf_graphattn.loading.checkpoints import processor_of
+    from hf_graphattn.loading import processor_of
     from hf_graphattn.model.save import checked_id
 
     repo_id = checked_id("--repo_id", options.repo_id)  # before the weights are read
@@ -177,8 +170,3 @@ def _diagnose(options: argparse.Namespace) -> None:
     from .diagnose import run
 
     run(options)
-
-
-def _print(table: Table) -> None:
-    """A table as wide as it is; in a terminal that is narrower, with cells of several lines."""
-    print(table.text(shutil.get_terminal_size().columns) if sys.stdout.isatty() else table)

@@ -6,6 +6,8 @@ V_0 are the values of the model's first layer, of the same token and head. ResFo
 in every layer but the first, where V_0 = V; SVFormer has share = 1, so that all layers attend to
 the first one's values. The authors' code learns nothing. Any other share, and learning it for each
 head, are ours.
+
+`value_pair` learns the two weights apart, A (keep V + share V_0): a habit of training records.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from hf_graphattn.errors import GraphAttentionError
 from hf_graphattn.kernels import Scalar
 
 from .base import (
+    TRAINABLE_HELP,
     Attend,
     GraphFilter,
     VariantConfig,
@@ -78,3 +81,34 @@ class ValueResidualFilter(GraphFilter):
             )
         own, share = self.weights()
         return attend_all(attend, combination((own, values), (share, first)))
+
+
+@register("value_pair")
+@dataclass(frozen=True)
+class ValuePairConfig(VariantConfig):
+    """Value residual with a learned pair: `A (keep V + share V_0)`, V_0 the first layer's values.
+
+    It is plain attention at keep = 1, share = 0, where it starts by default, both learned. It has
+    no matrix H.
+    """
+
+    title: ClassVar[str] = "value pair"
+    colour: ClassVar[int | None] = 18
+    scalars: ClassVar[tuple[str, ...]] = ("keep", "share")
+    neutral: ClassVar[tuple[float, ...]] = (1.0, 0.0)
+
+    keep: float = setting(1.0, "weight of a layer's own values")
+    share: float = setting(0.0, "weight of the first layer's values")
+    trainable: tuple[str, ...] = setting(("keep", "share"), TRAINABLE_HELP, kw_only=True)
+
+    def build(self, num_heads: int) -> GraphFilter:
+        return ValuePairFilter(self, num_heads)
+
+
+class ValuePairFilter(ValueResidualFilter):
+    """The filter of `ValuePairConfig`: one pass of attention."""
+
+    without_matrix = "A (keep V + share V_0), has another layer's values"
+
+    def weights(self) -> tuple[Scalar, Scalar]:
+        return self.scalar("keep"), self.scalar("share")

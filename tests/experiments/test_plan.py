@@ -13,7 +13,7 @@ from finetune.experiments import arms, plan
 from finetune.experiments.arms import Script, families
 from finetune.experiments.execute import Job
 from finetune.experiments.plan import Experiment
-from hf_graphattn.diagnostics.palette import PRESETS
+from hf_graphattn.diagnostics.drawing import PRESETS
 
 GLUE = Script(Path(plan.__file__).parents[1] / "glue.py")
 COMMON = ("--model_name_or_path", "m", "--learning_rate", "1e-3")

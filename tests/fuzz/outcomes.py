@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import hf_graphattn as ga
 
-COUNTS: Counter[str] = Counter()  # of the test that runs; conftest.py prints those of all tests
 REFUSED = object()
 
 
@@ -18,7 +16,6 @@ def outcome(call: Callable[[], Any], naming: object = "") -> Any:
     Beside the library's error it may be that of the system: there is no such file, network, or
     package (PEFT's configs name some).
     """
-    COUNTS["tried"] += 1
     try:
         return call()
     except (ga.GraphAttentionError, OSError) as error:
@@ -27,5 +24,4 @@ def outcome(call: Callable[[], Any], naming: object = "") -> Any:
         message = f"{naming}: {error}"
     assert str(naming) in message
     assert len(message) > 20
-    COUNTS["refused"] += 1
     return REFUSED

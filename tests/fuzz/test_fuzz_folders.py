@@ -23,7 +23,7 @@ from tiny import MODELS, inputs
 from torch import nn
 
 import hf_graphattn as ga
-from hf_graphattn.model.adapters import original_filter
+from hf_graphattn.model.filters import original_filter
 
 PARENT = tempfile.TemporaryDirectory()  # is removed at the end of the process
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from edges import product
 from refusals import refused, untouched
 from tiny import MODELS, inputs
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from zoo.batches import inputs as zoo_inputs
 import hf_graphattn as ga
 import hf_graphattn.architectures as architectures
 from hf_graphattn.architectures import ARCHITECTURES, find
+from hf_graphattn.variants.gfsa import GFSAFilter
 
 GFSA = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3)
 # Qwen2 is like Llama; Gemma 2 caps its scores, GPT-OSS has sinks; DeepSeek-V3's values are narrower
@@ -63,15 +65,16 @@ def unverified(model_type: str) -> tuple[PreTrainedModel, dict[str, Tensor]]:
     return model, {"input_ids": ids, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("backend", ["auto", "eager", "delegate"])
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize(
+    ("architecture", "backend"), product(MODELS, ["auto", "eager", "delegate"])
+)
 def test_the_verified_ones_pass_the_check(architecture: str, backend: str) -> None:
     model = MODELS[architecture]()
     with untouched(model):
         found = ga.check(model, backend=backend, **inputs(model))
     assert found.passed, found
     assert found.rows[0].error < 1e-6
-    assert "exact" in str(found)
+    assert "checked" not in ga.patch_model(model, GFSA, backend=backend).config.graph_attn
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -85,11 +88,17 @@ def test_another_architecture_is_patched_after_a_check(model_type: str, tmp_path
     assert (filtered - plain).abs().max() > 1e-3
 
     model.save_pretrained(tmp_path)
+    delegates = f"delegate for arguments that only {type(layer_of(model)).__name__} knows"
+    assert delegates in str(ga.report(model))
     loaded = ga.from_pretrained(tmp_path)  # which remembers the check
     assert torch.equal(loaded(**batch, **NO_CACHE)[0], filtered)
     assert loaded.config.graph_attn == model.config.graph_attn
     ga.unpatch_model(model)
     assert torch.equal(model(**batch, **NO_CACHE)[0], plain)
+
+
+def layer_of(model: PreTrainedModel) -> nn.Module:
+    return find(model).self_attention[0].module
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -166,25 +175,12 @@ def test_a_subclass_with_a_forward_of_its_own_is_not_verified() -> None:
     ga.patch_model(model, GFSA, check=True)
 
 
-def test_only_a_model_that_was_checked_says_so() -> None:
-    model = ga.patch_model(MODELS["BERT"](), GFSA, backend="delegate")
-    assert "checked" not in model.config.graph_attn
-    model, _ = unverified("qwen2")
-    assert "checked" in ga.patch_model(model, GFSA, check=True).config.graph_attn
-
-
 def test_cross_attention_is_found_by_every_name_that_it_has() -> None:
     """Also where it has as many queries as keys, so that A would have a square."""
     for model_type, word in (("pix2struct", "encoder_decoder"), ("sam", "token_to_image")):
         rows = ga.supported(models.build(model_type)).rows
         kinds = {row.kind for row in rows if word in row.module}
         assert kinds == {"cross"}
-
-
-def test_the_report_tells_what_is_delegated() -> None:
-    model, batch = unverified("gemma2")
-    ga.patch_model(model, GFSA, check=batch)
-    assert "delegate for arguments that only Gemma2Attention knows" in str(ga.report(model))
 
 
 def test_a_model_that_computes_otherwise_is_refused() -> None:
@@ -257,7 +253,7 @@ def test_supported_says_which_module_can_have_a_filter() -> None:
     )
 
 
-def test_attention_that_stays_plain_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_attention_that_stays_plain_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = SiglipVisionConfig(**settings, intermediate_size=48, image_size=12, patch_size=4)
     ga.patch_model(SiglipVisionModel(config).eval(), GFSA, check=True)
@@ -303,3 +299,62 @@ def test_what_auto_takes_for_larger_batches_is_compared_too() -> None:
     assert found == dict.fromkeys(names, True)
     capped = ga.check(models.build("gemma2"), **zoo_inputs(models.build("gemma2")))
     assert "fused" not in {row.name for row in capped.rows}  # refused there
+
+
+# What a check needs of its batch and of its filters, so that nothing stays unseen.
+
+
+def test_a_batch_that_does_not_reach_every_filter_does_not_pass() -> None:
+    model = models.build("llava")
+    batch = zoo_inputs(model)
+    text = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    text["input_ids"] = text["input_ids"].clamp_min(model.config.image_token_id + 1)
+    found = ga.check(model, **text)
+    assert [row.name for row in found.rows if not row.passed] == ["reached"]
+    with (
+        untouched(model, batch),
+        refused("does not reach 2 filters, in CLIPAttention", "all that the model reads"),
+    ):
+        ga.patch_model(model, GFSA, check=text)
+    assert ga.check(model, **batch).passed
+    assert ga.check(model, ga.GFSAConfig(w_K=0.3, layers=(-1, -2)), **text).passed
+
+
+def test_a_model_that_keeps_what_it_made_of_its_texts_does_not_pass() -> None:
+    """Its filters would not act on what it keeps; after saving and loading they would."""
+    model = models.build("omdet-turbo")
+    batch = zoo_inputs(model)
+    with refused("does not reach 2 filters, in CLIPAttention", "earlier inputs fails"):
+        ga.patch_model(model, GFSA, check=batch)
+
+
+def test_each_head_has_scalars_of_its_own_in_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    forward = GFSAFilter.forward
+
+    def kept(self: GFSAFilter, *args: Any) -> Tensor:
+        seen.append([each.detach() for each in self.parameters()])
+        return forward(self, *args)
+
+    monkeypatch.setattr(GFSAFilter, "forward", kept)
+    model = models.build("qwen2")
+    assert ga.check(model, **zoo_inputs(model)).passed
+    filtered = [torch.stack(each) for each in seen if len(each) == 3]
+    assert filtered
+    for each in filtered:
+        assert each.unique().numel() == 3 * model.config.num_attention_heads
+
+
+def test_keys_that_layers_share_are_without_a_cache_and_with_all_queries_alone() -> None:
+    model = models.build("gemma4_text, shared keys")
+    batch = {"input_ids": zoo_inputs(model)["input_ids"]}
+    settings = {"do_sample": False, "min_new_tokens": 3, "max_new_tokens": 3}
+    ga.patch_model(model, GFSA, check=zoo_inputs(model))
+    with refused("DummyLayer", "use_cache=False"):
+        model.generate(**batch, **settings)
+    with refused("1 queries and 11 keys", "output_hidden_states=True"):
+        model.generate(**batch, **settings, use_cache=False)
+    said = {"use_cache": False, "output_hidden_states": True, "return_dict_in_generate": True}
+    out = model.generate(**batch, **settings, **said, output_logits=True)
+    whole = model(out.sequences, use_cache=False).logits[:, -4:-1]
+    torch.testing.assert_close(torch.stack(out.logits, 1), whole, rtol=1e-4, atol=1e-4)

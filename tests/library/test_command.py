@@ -1,15 +1,16 @@
-"""`graphattn`: what its commands print, and what they refuse, in one line with exit status 2."""
+"""The tables of `ga.report`, and `graphattn`: what its commands print, and what they refuse."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from cards import blocks, made
-from tiny import MODELS
+import torch
+from tiny import MODELS, ROWS
 
 import hf_graphattn as ga
 from hf_graphattn.shell.main import main
@@ -24,17 +25,6 @@ for words in (["--version"], ["--help"], ["diagnose", "--help"], ["report"], ["w
         print("ended", end.code)
 assert not {"torch", "transformers", "numpy"} & set(sys.modules)
 """
-# A model of a repository's own code, which goes by transformers' rule for attention.
-REMOTE = """
-from transformers.models.bert.modeling_bert import BertForMaskedLM, BertModel
-
-class OwnModel(BertModel):
-    pass
-
-class OwnForMaskedLM(BertForMaskedLM):
-    pass
-"""
-AUTO_MAP = {"AutoModelForMaskedLM": "own.OwnForMaskedLM", "AutoModel": "own.OwnModel"}
 
 
 @pytest.fixture(params=["BERT", "T5"])
@@ -68,27 +58,10 @@ def test_of_a_patched_folder_it_says_so(
     patched_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its config.json names an attention implementation that transformers refuses."""
-    for flags in ([], ["--trust_remote_code"]):  # whose code then would be the filters' loader
-        main(["supported", str(patched_folder), *flags])
-        table = ga.supported(MODELS["BERT"]())
-        config = ga.GFSAConfig(w_K=0.2)
-        more = f"{patched_folder} is patched already, with {config}: graphattn report shows it."
-        assert capsys.readouterr().out == f"{table}\n{more}\n"
-
-
-@pytest.mark.parametrize(
-    ("architectures", "found"),
-    [(["OwnForMaskedLM"], "OwnForMaskedLM"), (["OwnModel"], "OwnModel"), (None, "OwnModel")],
-)
-def test_the_repositorys_own_code_runs_only_if_trusted(
-    architectures: list[str] | None, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written(tmp_path, "BERT", architectures=architectures, auto_map=AUTO_MAP)
-    (tmp_path / "own.py").write_text(REMOTE)
-    main(["supported", str(tmp_path), "--trust_remote_code"])
-    assert capsys.readouterr().out.startswith(f"{found}: 2 self-attention modules in reach\n")
-    main(["supported", str(tmp_path)])
-    assert capsys.readouterr().out.startswith("BertModel: 2 self-attention modules in reach\n")
+    main(["supported", str(patched_folder)])
+    table, config = ga.supported(MODELS["BERT"]()), ga.GFSAConfig(w_K=0.2)
+    more = f"{patched_folder} is patched already, with {config}: graphattn report shows it."
+    assert capsys.readouterr().out == f"{table}\n{more}\n"
 
 
 def test_report_and_card_are_those_of_the_loaded_model(
@@ -97,42 +70,15 @@ def test_report_and_card_are_those_of_the_loaded_model(
     model = ga.from_pretrained(patched_folder)
     main(["report", str(patched_folder)])
     assert capsys.readouterr().out == f"{ga.report(model)}\n"
-    words = ["card", str(patched_folder), "--repo_id", "someone/filtered"]
+    about = {"license": "mit", "base_model": "user/base", "example": "A text."}
+    flags = [word for name, value in about.items() for word in (f"--{name}", value)]
+    words = ["card", str(patched_folder), "--repo_id", "someone/filtered", *flags]
     main(words)
-    card = f"{ga.model_card(model, 'someone/filtered')}"
+    card = f"{ga.model_card(model, 'someone/filtered', **about)}"
     assert capsys.readouterr().out == f"{card}\n"
     path = tmp_path / "README.md"
     main([*words, "--output", str(path)])
     assert (capsys.readouterr().out, path.read_text("utf-8")) == (f"wrote {path}\n", card)
-
-
-def test_a_card_with_an_input_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, tokenizer, text = made("text")
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    about = {"license": "mit", "base_model": "user/base", "example": text}
-    flags = [word for name, value in about.items() for word in (f"--{name}", value)]
-    main(["card", str(tmp_path), "--repo_id", "user/name", *flags])
-    card = ga.model_card(model, "user/name", tokenizer=tokenizer, **about)
-    assert capsys.readouterr().out == f"{card}\n"
-    assert f'inputs = tokenizer("{text}", ' in blocks(card)[0]
-
-
-def test_help_says_how_to_fine_tune(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
-    for words in (
-        "supported",
-        "report",
-        "card",
-        "diagnose",
-        "ga.patch_model(model, ga.GFSAConfig())",
-    ):
-        assert words in shown
-    assert max(map(len, shown.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(
@@ -181,29 +127,71 @@ def test_help_and_wrong_arguments_import_neither_torch_nor_transformers() -> Non
     assert len(done.stderr.splitlines()) == 2
 
 
-@pytest.mark.parametrize("width", [30, 80, 100, 10**9])
-def test_a_table_is_folded_and_loses_no_word(width: int) -> None:
-    table = ga.report(ga.patch_model(MODELS["BERT"](), ga.GFSAConfig(trainable=("w_0", "w_K"))))
-    title, *lines = table.text(width).splitlines()
-    assert title == table.title.splitlines()[0]
-    assert max(map(len, lines)) <= width
-    (ruled,) = [i for i, line in enumerate(lines) if set(line) == {"-", " "}]
-    cells = table.cells
-    starts = [match.start() for match in re.finditer("-+", lines[ruled])]
-    for column, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True)):
-        text = "".join("".join(line[start:end].split()) for line in lines[ruled + 1 :])
-        assert text == "".join("".join(row[column].split()) for row in cells)
-    if width >= 80:  # a name can be copied
-        assert all(any(row.module in line for line in lines) for row in table.rows)
-    if width == 10**9:
-        assert "\n".join([title, *lines]) == str(table)
+@pytest.mark.parametrize("architecture", MODELS)
+def test_one_row_a_self_attention_module_in_the_order_of_layers(architecture: str) -> None:
+    last = ROWS[architecture].modules - 1
+    model = ga.patch_model(MODELS[architecture](), ga.GFSAConfig(w_0=-0.25, layers=(last,)))
+    report = ga.report(model)
+    assert [row.layer for row in report.rows] == list(range(last + 1))
+    assert [row.variant for row in report.rows] == ["plain"] * last + ["gfsa"]
+    (name,) = ga.graph_filters(model)
+    row = report.rows[-1]
+    assert (row.module, row.heads, row.learned) == (name, 4, ("w_K",))
+    assert row.scalars == {"w_0": -0.25, "w_1": 1.0, "w_K": [0.0] * 4}
 
 
-def test_only_a_terminal_folds(
-    patched_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_values_backends_and_reasons_are_printed() -> None:
+    model = ga.patch_model(MODELS["BERT"](), ga.GFSAConfig())
+    with torch.no_grad():
+        for _, parameter in ga.filter_parameters(model):
+            parameter.copy_(torch.tensor([0.5, -0.25, 0.125, 0.0]))
+    text = str(ga.report(model))
+    assert "2 of 2 self-attention modules filtered, 8 learned scalars" in text
+    assert "w_K* 0.5 -0.25 0.125 0" in text
+    assert "shared: auto; else sdpa, eager" in text
+    assert len({len(line) for line in text.splitlines()[1:3]}) <= 2
+    model = ga.patch_model(MODELS["BERT"](), ga.PLaTConfig(), backend="eager")
+    text = str(ga.report(model))
+    assert "eager: as requested" in text
+    assert "p 1.5 1.5 2.5 2.5" in text
+    many = ga.patch_model(
+        MODELS["BERT"](hidden_size=48, num_attention_heads=12), ga.PLaTConfig(p=(1.0, 3.0))
+    )
+    assert "p 1 .. 3, mean 2" in str(ga.report(many))
+
+
+@pytest.mark.parametrize(
+    ("config", "passes", "cost"),
+    [
+        (ga.GainConfig(), "2 passes of attention (plain: 2)", "0.0011 s and 4 MB for 1024"),
+        (ga.GFSAConfig(), "4 passes of attention (plain: 2)", "0.019 s and 37 MB for 1024"),
+        (ga.PLaTConfig(layers=(0,)), "1 passes of attention (plain: 1)", "0.023 s and 25 MB for"),
+        (ga.FeatScaleConfig(), "filtered, 128 learned scalars\nlayer", ""),  # not estimated
+    ],
+)
+def test_the_cost_follows_passes_heads_and_layers(
+    config: ga.VariantConfig, passes: str, cost: str
 ) -> None:
-    table = ga.report(ga.from_pretrained(patched_folder))
-    monkeypatch.setenv("COLUMNS", "90")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    main(["report", str(patched_folder)])
-    assert capsys.readouterr().out == f"{table.text(90)}\n" != f"{table}\n"
+    """A layer has four heads, a third of those that were measured."""
+    text = str(ga.report(ga.patch_model(MODELS["BERT"](), config)))
+    assert passes in text
+    assert cost in text
+
+
+def test_html_has_the_same_cells() -> None:
+    report = ga.report(ga.patch_model(MODELS["T5"](), ga.LaplacianConfig(trainable=("step",))))
+    cells: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            cells.append(data)
+
+    Reader().feed(report._repr_html_())
+    expected = [cell for row in report.cells for cell in row if cell]
+    assert cells[0] == report.title
+    assert cells[7:] == expected
+
+
+def test_a_plain_model_has_no_report() -> None:
+    with pytest.raises(ga.GraphAttentionError, match=r"not patched.*patch_model"):
+        ga.report(MODELS["BERT"]())

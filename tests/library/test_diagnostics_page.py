@@ -1,32 +1,31 @@
-"""Figures and the page; the page in a real browser where there is one."""
+"""Figures and the page, and the look that each name has in all of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 import warm
-from pages import Reader, assert_pictures
+from diagnosing import Reader, assert_pictures
+from matplotlib.text import Text
 from tiny import build, inputs
 
 import hf_graphattn as ga
 from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
+from hf_graphattn.diagnostics import drawing as palette
+from hf_graphattn.diagnostics.drawing import looks
+from hf_graphattn.diagnostics.plots import FIGURES
+from hf_graphattn.variants import base as registry
 
 pytest.importorskip("matplotlib")
-from matplotlib.text import Text
 
-from hf_graphattn.diagnostics.plots import FIGURES
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NASTY = 'a<b>&"c'
 
 
@@ -152,22 +151,17 @@ def legend_of(figure: Any) -> list[str]:
 
 
 def test_no_name_is_cut_off_or_left_out(diagnoses: dict[str, Diagnosis]) -> None:
-    """Of several models with long names, in each figure's legend and titles."""
     long = "runs/compare-cola/bert-base-uncased-fine-tuned-with-Warmup-And-Weight-Decay/seed-0"
     named = {start + long: diagnoses["gfsa"] for start in ("_", "the-first-of-our-", "other-")}
     for name, figure in figures(named).items():
         figure.draw_without_rendering()
-        texts = [axis.title for axis in figure.axes]
         labels = "".join(legend_of(figure)).replace("\n", "")
         assert all(each in labels for each in named), name
-        texts += figure.legends[0].get_texts()
-        for text in texts:
+        for text in (*(axis.title for axis in figure.axes), *figure.legends[0].get_texts()):
             box = text.get_window_extent()
             assert min(box.x0, box.y0) >= 0, (name, text.get_text())
             assert box.x1 <= figure.bbox.width, (name, text.get_text())
             assert box.y1 <= figure.bbox.height, (name, text.get_text())
-        panel = min(axis.get_window_extent().height for axis in figure.axes)
-        assert panel > 1.0 * figure.dpi, name  # the legend left room
 
 
 def test_without_matplotlib_the_error_names_the_extra(
@@ -190,23 +184,85 @@ def test_importing_the_diagnostics_imports_no_extra_and_keeps_the_function() -> 
     subprocess.run([warm.python("torch"), "-c", script], check=True)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-def test_a_browser_shows_every_figure_without_a_network(html: str, tmp_path: Path) -> None:
-    """The page's own document, with a probe appended that writes what the browser made of it."""
-    probe = """<script>addEventListener("load", () => { document.body.innerHTML = JSON.stringify({
-      widths: [...document.images].map(i => i.complete ? i.naturalWidth : 0),
-      shown: [...document.images].map(i => i.getBoundingClientRect().width),
-      asked: performance.getEntriesByType("resource").map(e => e.name)
-        .filter(n => !n.startsWith("data:")) }) })</script>"""
-    path = tmp_path / "page.html"
-    path.write_text(html.replace("</body>", f"{probe}</body>"), encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'user'}"]
-    # Any request would fail: no host resolves.
-    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=10000"]
-    run = [str(CHROMIUM), *flags, "--dump-dom", path.as_uri()]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
-    found = json.loads(re.search(r"<body>(\{.*\})</body>", done.stdout, re.DOTALL)[1])
-    assert len(found["widths"]) == len(FIGURES)
-    assert min(found["widths"]) > 600
-    assert min(found["shown"]) > 300
-    assert found["asked"] == []
+EVERY = dict.fromkeys(["none", *ga.variant_configs()])
+
+
+def test_every_variant_has_a_look_of_its_own() -> None:
+    found = looks({name: name for name in EVERY})
+    assert list(found) == list(EVERY)
+    for values in zip(*((x.label, x.colour, x.marker) for x in found.values()), strict=True):
+        assert len(set(values)) == len(EVERY)
+    assert found["none"].colour == palette.BLACK
+    assert looks({"gfsa": "gfsa", "my-arm": "?"})["gfsa"] == found["gfsa"]
+    alike = looks({"none": "none", "plain": "none", "GFSA": "gfsa", "gfsa": "gfsa"})
+    assert [look.label for look in alike.values()] == ["none", "plain", "GFSA", "gfsa"]
+    many = looks(dict.fromkeys([f"arm-{i}" for i in range(len(palette.COLOURS) + 5)], "?"))
+    assert {look.colour for look in many.values()} == set(palette.COLOURS)
+    assert [found[n].label for n in ("none", "gfsa", "plat", "laplacian")] == [
+        *("plain", "GFSA", "p-LaT", "A - I"),
+    ]
+
+
+def test_an_arm_of_another_name_looks_like_its_variant_where_that_is_free() -> None:
+    gfsa = looks({"gfsa": "gfsa"})["gfsa"]
+    deep = looks({"deep": "gfsa"})["deep"]
+    assert (deep.label, deep.colour, deep.marker) == ("deep", gfsa.colour, gfsa.marker)
+    beside = looks({"deep": "gfsa", "gfsa": "gfsa", "other": "gfsa"})
+    assert beside["gfsa"] == gfsa
+    assert len({look.colour for look in beside.values()}) == 3
+    before = looks({"before": "none", "none": "none"})
+    assert [look.colour for look in before.values()] == [palette.GREY, palette.BLACK]
+
+
+def test_settings_with_a_name_of_their_own_have_a_look_of_their_own() -> None:
+    """Of one variant three, beside it and without it; another variant's arm of the name has not."""
+    arms = {name: variant for name, (variant, _, _) in palette.PRESETS.items()}
+    beside = looks({name: name for name in EVERY} | arms)
+    assert {name: beside[name] for name in arms} == looks(arms)
+    assert len({look.colour for look in beside.values()}) == len({*EVERY, *arms})
+    assert looks({name: name for name in ("gain", "degree1")}) == looks(
+        {name: arms[name] for name in ("gain", "degree1")}
+    )
+    assert [beside[name].label for name in ("gain", "degree1")] == ["gain a head", "degree 1"]
+    assert looks({"gain": "gfsa"})["gain"].colour == beside["gfsa"].colour
+    fast = looks({"degree1-1e-1": "polynomial", "degree2-1e-1": "polynomial"})
+    assert [look.colour for look in fast.values()] == [
+        *(beside[name].colour for name in ("degree1", "degree2")),
+    ]
+    assert fast["degree1-1e-1"].label == "degree1-1e-1"
+
+
+def test_a_variant_of_another_package_takes_no_colour_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called as it is registered, unless it says otherwise; a parent's look is not its."""
+    ours = looks({name: name for name in EVERY})
+    monkeypatch.setattr(registry, "_CONFIGS", dict(registry._CONFIGS))
+
+    @ga.register("heat")
+    @dataclass(frozen=True)
+    class HeatConfig(ga.GFSAConfig):
+        pass
+
+    @ga.register("cold")
+    @dataclass(frozen=True)
+    class ColdConfig(ga.VariantConfig):
+        title: ClassVar[str] = "The Cold"
+        colour: ClassVar[int | None] = 20
+
+    @dataclass(frozen=True)
+    class TakenConfig(ga.VariantConfig):
+        colour: ClassVar[int | None] = ga.GFSAConfig.colour
+
+    with pytest.raises(ga.GraphAttentionError, match=r"colour of variant 'taken' is 3; .* gfsa's"):
+        ga.register("taken")(TakenConfig)
+
+    assert [palette.title(name) for name in ("heat", "cold", "gfsa")] == [
+        "heat",
+        "The Cold",
+        "GFSA",
+    ]
+    every = looks({name: name for name in (*EVERY, "heat", "cold")})
+    assert {name: every[name] for name in EVERY} == ours
+    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[20])
+    assert len({look.colour for look in every.values()}) == len(EVERY) + 2

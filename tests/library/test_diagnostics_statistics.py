@@ -95,11 +95,6 @@ def test_energy(p: float) -> None:
     assert energy(SHIFT, RANK_ONE, p) == pytest.approx((5 * 5**p + 25**p) / (2 * N))
 
 
-def test_energy_of_uniform_attention_is_the_variance_and_falls_to_zero() -> None:
-    assert energy(UNIFORM, RANK_ONE, 2.0) == pytest.approx(25 * 17.5 / 6)
-    assert energy(UNIFORM, UNIFORM @ RANK_ONE, 2.0) == pytest.approx(0)
-
-
 def test_homophily_counts_pairs_closer_than_one() -> None:
     values = heads(SIDES / 4, SIDES, SIDES / 2)  # the two sides 0.5, 2 and exactly 1 apart
     found = measure.homophily(measure.distances(values))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,37 +26,6 @@ NEUTRAL = ga.GFSAConfig()
 def states(key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
     shapes = (HEADS, key_heads, key_heads)
     return tuple(torch.randn(2, heads, LENGTH, 8).double().requires_grad_() for heads in shapes)
-
-
-def masks() -> dict[str, Tensor | None]:
-    padding = torch.ones(2, 1, 1, LENGTH, dtype=torch.bool)
-    padding[0, ..., -3:] = False
-    return {
-        "none": None,
-        "padding": padding,
-        "window": torch.ones(LENGTH, LENGTH).tril(2).triu(-2).bool(),
-        "bias": torch.randn(1, HEADS, LENGTH, LENGTH).double(),
-    }
-
-
-@pytest.mark.parametrize("kind", ["none", "padding", "window", "bias", "causal"])
-@pytest.mark.parametrize("name", VARIANT_CASES)
-def test_attention_is_the_formula_with_every_gradient(name: str, kind: str) -> None:
-    case = VARIANT_CASES[name]
-    graph_filter, causal = built(case, HEADS).double(), kind == "causal"
-    query, key, value = given = states()
-    mask = None if causal else masks()[kind]
-    scalars = {n: s.double() for n, s in case.start(HEADS).items()}
-    expected = case.output(query, key, 0.4, mask, causal, value=value, scalars=scalars)
-    found = ga.attention(query, key, value, graph_filter, mask=mask, is_causal=causal, scale=0.4)
-    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
-    weight = torch.randn_like(expected)
-    for a, b in zip(
-        torch.autograd.grad((found * weight).sum(), given, retain_graph=True),
-        torch.autograd.grad((expected * weight).sum(), given),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
 def test_at_plain_attention_it_is_torchs_own() -> None:
@@ -93,7 +61,10 @@ def test_masks_may_lack_the_batch_and_the_heads(
 def test_a_mask_of_another_precision_is_added_as_it_is(backend: str, dtype: torch.dtype) -> None:
     """torch's own function reads float32 as float64, and refuses the others."""
     given = states()
-    graph_filter, mask = built(VARIANT_CASES["laplacian"], HEADS).double(), masks()["bias"]
+    graph_filter, mask = (
+        built(VARIANT_CASES["laplacian"], HEADS).double(),
+        torch.randn(1, HEADS, LENGTH, LENGTH).double(),
+    )
     graph_filter.backend, mask = backend, mask.to(dtype).requires_grad_()
     found = []
     for each in (mask, mask.double()):
@@ -102,58 +73,32 @@ def test_a_mask_of_another_precision_is_added_as_it_is(backend: str, dtype: torc
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_dropout_keeps_the_mean() -> None:
-    query, key, value = states()
-    graph_filter = ga.LaplacianConfig().build(HEADS)
-    plain = ga.attention(query, key, value, graph_filter)
-    drawn = [ga.attention(query, key, value, graph_filter, dropout_p=0.2) for _ in range(400)]
-    assert not torch.equal(drawn[0], drawn[1])
-    torch.testing.assert_close(sum(drawn) / 400, plain, rtol=0.0, atol=0.25)
-
-
-Call = Callable[[Tensor, Tensor, Tensor, nn.Module], Tensor]
-REFUSED: dict[str, tuple[Call, tuple[str, ...]]] = {
-    "no filter": (lambda q, k, v, f: ga.attention(q, k, v, GFSA), ("filter", "build(num_heads)")),
-    "cross": (
-        lambda q, k, v, f: ga.attention(q, k[:, :, :5], v[:, :, :5], f),
-        ("11 queries and 5 keys", "no square"),
+REFUSED = {
+    r"filter is .*build\(num_heads\)": lambda q, k, v, f: ga.attention(q, k, v, GFSA),
+    "11 queries and 5 keys": lambda q, k, v, f: ga.attention(q, k[:, :, :5], v[:, :, :5], f),
+    r"query \(4, 11, 8\)": lambda q, k, v, f: ga.attention(q[0], k, v, f),
+    "4 heads of the filter": lambda q, k, v, f: ga.attention(*(x[:, :3] for x in (q, k, v)), f),
+    r"key \(2, 3, 11, 8\).*divisor": lambda q, k, v, f: ga.attention(q, k[:, :3], v, f),
+    "False beside a mask": lambda q, k, v, f: ga.attention(
+        q, k, v, f, mask=q.new_zeros(11, 11), is_causal=True
     ),
-    "three dimensions": (lambda q, k, v, f: ga.attention(q[0], k, v, f), ("query", "(B, H, N, D)")),
-    "heads": (
-        lambda q, k, v, f: ga.attention(q[:, :3], k[:, :3], v[:, :3], f),
-        ("4 heads of the filter",),
+    "mask is torch.int64": lambda q, k, v, f: ga.attention(
+        q, k, v, f, mask=torch.ones(11, 11).long()
     ),
-    "heads of the keys": (
-        lambda q, k, v, f: ga.attention(q, k[:, :3], v, f),
-        ("shapes", "divisor"),
+    r"mask is \(7, 11\).*broadcasts": lambda q, k, v, f: ga.attention(
+        q, k, v, f, mask=q.new_zeros(7, 11)
     ),
-    "mask and causal": (
-        lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(11, 11), is_causal=True),
-        ("is_causal", "beside a mask"),
-    ),
-    "mask of integers": (
-        lambda q, k, v, f: ga.attention(q, k, v, f, mask=torch.ones(11, 11, dtype=torch.long)),
-        ("mask", "torch.int64", "boolean"),
-    ),
-    "mask of one dimension": (
-        lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(11)),
-        ("mask", "(11,)"),
-    ),
-    "mask of another shape": (
-        lambda q, k, v, f: ga.attention(q, k, v, f, mask=q.new_zeros(7, 11)),
-        ("mask", "(7, 11)", "broadcasts to (2, 4, 11, 11)"),
-    ),
-    "dropout": (lambda q, k, v, f: ga.attention(q, k, v, f, dropout_p=1.5), ("dropout_p", "1.5")),
-    "scale": (lambda q, k, v, f: ga.attention(q, k, v, f, scale=float("nan")), ("scale", "nan")),
+    "dropout_p is 1.5": lambda q, k, v, f: ga.attention(q, k, v, f, dropout_p=1.5),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_arguments_of_attention_are_refused(name: str) -> None:
-    call, words = REFUSED[name]
-    with pytest.raises(ga.GraphAttentionError) as refused:
-        call(*states(), GFSA.build(HEADS))
-    assert all(word in str(refused.value) for word in words), refused.value
+def test_arguments_of_attention() -> None:
+    for words, call in REFUSED.items():
+        with pytest.raises(ga.GraphAttentionError, match=words):
+            call(*states(), GFSA.build(HEADS))
+    given = (*states(), ga.LaplacianConfig().build(HEADS))
+    drawn = [ga.attention(*given, dropout_p=0.2) for _ in range(2)]
+    assert not torch.equal(*drawn)
 
 
 def multihead(**settings: object) -> tuple[nn.MultiheadAttention, ga.MultiheadAttention]:
@@ -213,13 +158,23 @@ def test_the_drop_in_filters_and_returns_h() -> None:
     torch.testing.assert_close(drop_in(x, x, x, **masked, need_weights=False)[0], expected)
 
 
-def test_the_drop_in_refuses_other_tokens() -> None:
-    _, drop_in = multihead(batch_first=True)
-    x = torch.randn(2, LENGTH, WIDTH).double()
+def test_the_drop_in_refuses_other_tokens_and_masks() -> None:
+    plain, drop_in = multihead(batch_first=True)
+    x = torch.randn(3, 5, WIDTH).double()
     with pytest.raises(ga.GraphAttentionError, match="cannot tell that they are of the same"):
         drop_in(x, x.clone(), x.clone())
     with pytest.raises(ga.GraphAttentionError, match="is_causal is True"):
         drop_in(x, x, x, is_causal=True)
+    for mask in (
+        {"key_padding_mask": torch.ones(3, 5, dtype=torch.long)},
+        {"key_padding_mask": torch.zeros(5, 3, dtype=torch.bool)},
+        {"attn_mask": torch.zeros(1, 5, dtype=torch.bool)},
+    ):
+        with pytest.raises(ga.GraphAttentionError, match=next(iter(mask))):
+            drop_in(x, x, x, **mask)
+    # A hint beside another mask: torch takes the mask.
+    given = {"attn_mask": torch.randn(5, 5).double(), "is_causal": True, "need_weights": True}
+    torch.testing.assert_close(drop_in(x, x, x, **given), plain(x, x, x, **given))
     for name in ("kdim", "add_bias_kv", "add_zero_attn"):
         with pytest.raises(ga.GraphAttentionError, match=name):
             ga.MultiheadAttention(WIDTH, HEADS, **{name: 8}, graph_attn=NEUTRAL)
@@ -237,15 +192,11 @@ def test_parameters_are_reset_as_torchs_and_the_scalars_with_them() -> None:
         module._reset_parameters()
     assert torch.equal(drop_in.in_proj_weight, plain.in_proj_weight)
     assert drop_in.graph_filter.w_K.tolist() == pytest.approx([0.3] * HEADS)
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True)
-    model, x = (
-        ga.patch_model(nn.TransformerEncoder(layer, 1).eval(), GFSA),
-        torch.randn(2, 5, WIDTH),
-    )
+    model, given = ga.patch_model(encoder(), GFSA), batch(padded=False)
     model.layers[0].self_attn._reset_parameters()
     with torch.no_grad():  # torch's fast path would pass the filter by
-        fast = model(x)
-    torch.testing.assert_close(model(x), fast)
+        fast = model(**given)
+    torch.testing.assert_close(model(**given), fast)
 
 
 def encoder(**settings: object) -> nn.TransformerEncoder:
@@ -266,36 +217,69 @@ def batch(padded: bool = True) -> dict[str, Tensor]:
 
 def test_torchs_encoder_is_patched_and_plain_again() -> None:
     model, given = encoder(), batch()
-    own, parts = list(model.parameters()), {type(each) for each in model.modules()}
+    own, known = list(model.parameters()), list(model.modules())
+    parts = [type(each) for each in known]
     seen = ~given["src_key_padding_mask"]
     with torch.no_grad():  # so that torch's fast paths are taken
         plain = model(**given)
         assert ga.patch_model(model, NEUTRAL) is model
         torch.testing.assert_close(model(**given)[seen], plain[seen])
         ga.unpatch_model(model)
-        ga.patch_model(model, GFSA)
+        ga.patch_model(model, ga.GFSAConfig(order=4, w_K=0.3, layers=(-1,)))
         assert (model(**given) - plain)[seen].abs().max() > 1e-2
-        assert "layers.2.self_attn" in ga.graph_filters(model)
+        assert list(ga.graph_filters(model)) == ["layers.2.self_attn"]
+        with pytest.raises(ga.GraphAttentionError, match="patched already"):
+            ga.patch_model(model, GFSA)
         ga.unpatch_model(model)
         torch.testing.assert_close(model(**given), plain, rtol=0, atol=0)
-    assert {type(each) for each in model.modules()} == parts
+    assert all(a is b for a, b in zip(model.modules(), known, strict=True))
+    assert [type(each) for each in known] == parts
     assert all(a is b for a, b in zip(model.parameters(), own, strict=True))
+    assert ga.check(model, **given).passed
+    assert ga.check(encoder(norm_first=True), ga.PLaTConfig(), **given).passed
 
 
-def test_ga_check_holds_for_torchs_encoder_and_sees_a_wrong_filter() -> None:
-    assert ga.check(encoder(), **batch()).passed
-    assert ga.check(encoder(norm_first=True), ga.PLaTConfig(), **batch()).passed
+class Sevenfold(nn.MultiheadAttention):
+    """A subclass that does more: a filter would take the place of what it does."""
+
+    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+        out, weights = super().forward(*args, **kwargs)
+        return 7 * out, weights
 
 
-def test_layers_attention_is_left_where_it_is_not_chosen() -> None:
-    model, given = encoder(), batch(padded=False)
-    plain = model(**given)
-    ga.patch_model(model, ga.GFSAConfig(layers=(-1,), w_K=0.3))
-    assert list(ga.graph_filters(model)) == ["layers.2.self_attn"]
-    assert [row.variant for row in ga.report(model).rows] == ["plain", "plain", "gfsa"]
-    assert not torch.allclose(model(**given), plain)
-    ga.unpatch_model(model)
-    assert torch.equal(model(**given), plain)
+def test_what_cannot_be_patched_of_torchs_is_refused() -> None:
+    replaced = encoder()
+    replaced.layers[1].self_attn.forward = replaced.layers[1].self_attn.forward
+    zeros = nn.Sequential(nn.MultiheadAttention(8, 2, add_zero_attn=True))
+    for model, words, how in (
+        (nn.Sequential(Sevenfold(8, 2)), "no attention", {}),
+        (replaced, "a replaced forward", {}),
+        (zeros, "add_zero_attn", {}),
+        (encoder(), "delegate", {"backend": DELEGATE}),
+    ):
+        with pytest.raises(ga.GraphAttentionError, match=words):
+            ga.patch_model(model, GFSA, **how)
+        assert not ga.is_patched(model)
+
+
+def test_plain_torch_models_are_saved_by_state_dict_and_by_filters(tmp_path: Path) -> None:
+    model, given = encoder(), batch()
+    plain = copy.deepcopy(model)
+    ga.patch_model(model, GFSA)
+    for _, scalar in ga.filter_parameters(model):
+        scalar.data.uniform_(-1, 1)
+    expected = model(**given)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(**given), expected)
+    again = ga.patch_model(copy.deepcopy(plain), GFSA)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(**given), expected)
+    ga.save_filters(model, tmp_path)
+    assert torch.equal(ga.load_filters(copy.deepcopy(plain), tmp_path)(**given), expected)
+    with pytest.raises(ga.GraphAttentionError, match="do not fit"):
+        ga.load_filters(nn.TransformerEncoder(plain.layers[0], 2), tmp_path)
+    orders = [ga.MultiheadAttention(8, 2, graph_attn=ga.GFSAConfig(order=n)) for n in (2, 9)]
+    with pytest.raises(ga.GraphAttentionError, match="several configs"):
+        ga.save_filters(nn.Sequential(*orders), tmp_path)
 
 
 def test_a_decoders_cross_attention_stays_plain() -> None:
@@ -311,92 +295,10 @@ def test_a_decoders_cross_attention_stays_plain() -> None:
     assert model(x, torch.randn(2, 5, WIDTH)).shape == x.shape
 
 
-def test_plain_torch_models_are_saved_by_state_dict_and_by_filters(tmp_path: Path) -> None:
-    model, given = encoder(), batch()
-    plain = copy.deepcopy(model)
-    ga.patch_model(model, GFSA)
-    for _, scalar in ga.filter_parameters(model):
-        scalar.data.uniform_(-1, 1)
-    expected = model(**given)
-    assert torch.equal(copy.deepcopy(model)(**given), expected)
-    assert torch.equal(pickle.loads(pickle.dumps(model))(**given), expected)
-    again = ga.patch_model(copy.deepcopy(plain), GFSA)
-    again.load_state_dict(model.state_dict())
-    assert torch.equal(again(**given), expected)
-    ga.save_filters(model, tmp_path)
-    assert torch.equal(ga.load_filters(copy.deepcopy(plain), tmp_path)(**given), expected)
-    with pytest.raises(ga.GraphAttentionError, match="do not fit"):
-        ga.load_filters(nn.TransformerEncoder(plain.layers[0], 2), tmp_path)
-
-
 def test_a_plain_torch_model_compiles_into_one_graph() -> None:
     model, given = ga.patch_model(encoder(), GFSA), batch(padded=False)
     compiled = torch.compile(model, fullgraph=True)
     torch.testing.assert_close(compiled(given["src"]), model(given["src"]))
-
-
-def test_what_cannot_be_patched_of_torchs_is_refused() -> None:
-    with pytest.raises(ga.GraphAttentionError, match="graph_attn=config"):
-        ga.patch_model(nn.MultiheadAttention(WIDTH, HEADS), GFSA)
-    with pytest.raises(ga.GraphAttentionError, match="add_zero_attn"):
-        ga.patch_model(nn.Sequential(nn.MultiheadAttention(8, 2, add_zero_attn=True)), GFSA)
-    with pytest.raises(ga.GraphAttentionError, match="delegate"):
-        ga.patch_model(encoder(), GFSA, backend=DELEGATE)
-    model = ga.patch_model(encoder(), GFSA)
-    with pytest.raises(ga.GraphAttentionError, match="patched already"):
-        ga.patch_model(model, GFSA)
-
-
-class Sevenfold(nn.MultiheadAttention):
-    """A subclass that does more."""
-
-    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
-        out, weights = super().forward(*args, **kwargs)
-        return 7 * out, weights
-
-
-def test_what_does_more_than_torchs_module_is_refused() -> None:
-    """A filter would take the place of what it does, or be passed by."""
-    with pytest.raises(ga.GraphAttentionError, match="no attention"):
-        ga.patch_model(nn.Sequential(Sevenfold(8, 2)), GFSA)
-    model = encoder()
-    model.layers[1].self_attn.forward = model.layers[1].self_attn.forward
-    with pytest.raises(ga.GraphAttentionError, match="a replaced forward"):
-        ga.patch_model(model, GFSA)
-    assert not ga.is_patched(model)
-
-
-def test_the_module_stays_the_same_object() -> None:
-    model = encoder()
-    known = [layer.self_attn for layer in model.layers]
-    x = torch.randn(2, LENGTH, WIDTH).double()
-    plain = known[0](x, x, x)[0]
-    ga.patch_model(model, GFSA)
-    assert not torch.allclose(known[0](x, x, x)[0], plain)
-    ga.unpatch_model(model)
-    assert torch.equal(known[0](x, x, x)[0], plain)
-
-
-def test_masks_that_torch_refuses_are_refused() -> None:
-    _, drop_in = multihead(batch_first=True)
-    x = torch.randn(3, 5, WIDTH).double()
-    for masks_given in (
-        {"key_padding_mask": torch.ones(3, 5, dtype=torch.long)},
-        {"key_padding_mask": torch.zeros(5, 3, dtype=torch.bool)},
-        {"attn_mask": torch.zeros(1, 5, dtype=torch.bool)},
-    ):
-        with pytest.raises(ga.GraphAttentionError, match=next(iter(masks_given))):
-            drop_in(x, x, x, **masks_given)
-    bias = torch.randn(5, 5).double()  # a hint beside another mask: torch takes the mask
-    plain, drop_in = multihead(batch_first=True)
-    given = {"attn_mask": bias, "is_causal": True, "need_weights": True}
-    torch.testing.assert_close(drop_in(x, x, x, **given), plain(x, x, x, **given))
-
-
-def test_filters_of_several_configs_are_not_saved_as_one(tmp_path: Path) -> None:
-    orders = [ga.MultiheadAttention(8, 2, graph_attn=ga.GFSAConfig(order=n)) for n in (2, 9)]
-    with pytest.raises(ga.GraphAttentionError, match="several configs"):
-        ga.save_filters(nn.Sequential(*orders), tmp_path)
 
 
 def test_a_plain_torch_model_trains_its_scalars_alone_and_is_not_diagnosed() -> None:
@@ -442,20 +344,10 @@ def test_report_counts_filters_of_ones_own_apart() -> None:
         (None, "0", 2),
         (None, "1.0", 2),
     ]
-    assert "w_K* 0.3" in str(report)
-    assert "p 1.5 2.5" in str(report)
     assert DELEGATE not in str(report)
     assert "None" not in report._repr_html_()
-
-
-def test_report_shows_plain_modules_beside_filters_of_ones_own() -> None:
-    """Before any is patched, and after."""
     model = nn.ModuleList([MODELS["BERT"](), Filtered(GFSA)])
-    report = ga.report(model)
     counted = "ModuleList: {} of 2 self-attention modules filtered, 1 with a filter of one's own"
-    assert report.title.startswith(counted.format(0))
-    assert [row.variant for row in report.rows] == ["plain", "plain", "gfsa"]
+    assert ga.report(model).title.startswith(counted.format(0))
     ga.patch_model(model[0], GFSA)
     assert ga.report(model).title.startswith(counted.format(2))
-    both = nn.Sequential(nn.MultiheadAttention(8, 2), ga.MultiheadAttention(8, 2, graph_attn=GFSA))
-    assert [row.variant for row in ga.report(both).rows] == ["plain", "gfsa"]

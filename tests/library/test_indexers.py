@@ -105,18 +105,6 @@ def test_gfsa_is_of_the_keys_that_were_chosen(
         assert difference(each, expected) <= 1.0
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-def test_the_zoos_batch_is_longer_than_what_an_indexer_chooses(model_type: str) -> None:
-    model, batch = sparse(model_type)
-    chosen = logits(model, batch)
-    indexers = [each.indexer for each in model.modules() if hasattr(each, "indexer")]
-    for each in filter(None, indexers):
-        name = "topk_blocks" if hasattr(each, "topk_blocks") else "index_topk"
-        assert isinstance(getattr(each, name), int)
-        setattr(each, name, 1000)
-    assert difference(logits(model, batch), chosen) > 100.0
-
-
 class Tells(modeling_qwen2.Qwen2Attention):
     """It gives its attention function an argument that the eager one does not name."""
 

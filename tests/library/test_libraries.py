@@ -1,18 +1,18 @@
-"""What worked on the model before works on it patched: precisions, copies, pipelines, devices."""
+"""What worked on the model before works on it patched: precisions, pipelines, compilers."""
 
 from __future__ import annotations
 
 import copy
-import pickle
 from pathlib import Path
 
 import pytest
 import torch
-from edges import product
-from features import VARIANTS, gradients, patched
+import torch._dynamo.testing
+from edges import leading, product
+from features import LEARNED, VARIANTS, every_variant, gradients, patched
 from tiny import VOCABULARY, inputs
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, pipeline
+from transformers import AutoTokenizer, CompileConfig, PreTrainedTokenizerFast, pipeline
 
 import hf_graphattn as ga
 
@@ -77,21 +77,6 @@ def test_dynamic_quantisation_and_patching_in_any_order(variant: str) -> None:
     assert torch.equal(ga.unpatch_model(before)(**batch)[0], plain)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_are_whole_and_their_own(copied, variant: str) -> None:
-    model = patched("T5", VARIANTS[variant])
-    batch = inputs(model)
-    twin = copied(model)
-    assert torch.equal(twin(**batch)[0], model(**batch)[0])
-    assert twin.push_to_hub.model() is twin
-    assert str(ga.report(twin)) == str(ga.report(model))
-    expected = model(**batch)[0]
-    ga.unpatch_model(twin)
-    assert not torch.equal(twin(**batch)[0], expected)
-    assert torch.equal(model(**batch)[0], expected)  # the original keeps its filters
-
-
 def tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     words = {"[PAD]": 0, "[BOS]": 1, "[EOS]": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
     made = Tokenizer(models.WordLevel(words, unk_token="w3"))
@@ -125,10 +110,65 @@ def test_pipelines_take_a_patched_model(tmp_path: Path, caplog: pytest.LogCaptur
     assert "not supported" not in caplog.text
 
 
-def test_device_map_places_the_filters_with_their_modules(tmp_path: Path) -> None:
-    model = patched("BERT")
-    model.save_pretrained(tmp_path)
-    loaded = ga.from_pretrained(tmp_path, device_map="cpu")
-    batch = inputs(model)
-    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-    assert {p.device.type for _, p in ga.filter_parameters(loaded)} == {"cpu"}
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+@torch._dynamo.config.patch(specialize_float=True)
+def test_a_compiled_step_has_the_gradients_of_a_plain_one() -> None:
+    """Forward and backward in one graph each, one compilation for every length and padding.
+
+    One layer makes fused passes, the other keeps the matrix: the graph holds both. Floats are
+    constants from the first: by default torch traces everything twice to find that they are.
+    """
+    model = patched("GPT-2", LEARNED)
+    filters = ga.graph_filters(model).values()
+    for graph_filter, backend in zip(filters, ("sdpa", "eager"), strict=True):
+        graph_filter.backend = backend
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for padding, length in (("none", 7), ("left", 11), ("none", 18), ("left", 9)):
+        batch = inputs(model, padding, length)
+        expected = gradients(model, batch)
+        largest = max(float(each.abs().max()) for each in expected)
+        model.zero_grad()
+        logits = whole(**batch)[0]
+        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+        (logits * weight).sum().backward()
+        got = [p.grad for p in model.parameters() if p.grad is not None]
+        for one, other in zip(got, expected, strict=True):
+            assert (one - other).abs().max() <= 1e-5 * largest
+    assert counter.frame_count == 1  # none for another length
+
+
+@pytest.mark.parametrize("architecture", leading(2, ["GPT-2", "Llama", "T5", "Mistral"]))
+def test_a_compiled_static_cache_generates_the_same(architecture: str) -> None:
+    """As on a GPU, where generate compiles every decoding step by itself; a layer a variant.
+
+    Few tokens: of a sliding cache torch traces each step anew.
+    """
+    model = every_variant(architecture, tie_word_embeddings=False)
+    model.generation_config.update(eos_token_id=None, pad_token_id=0)
+    batch = inputs(model, "left")
+    batch = {name: x for name, x in batch.items() if not name.startswith("decoder")}
+    settings = {"do_sample": False, "max_new_tokens": 4}
+    expected = model.generate(**batch, **settings, use_cache=False)
+    compiling = CompileConfig(fullgraph=True, dynamic=False, backend="eager", mode=None)
+    compiling._compile_all_devices = True
+    torch._dynamo.utils.counters.clear()
+    got = model.generate(
+        **batch, **settings, cache_implementation="static", compile_config=compiling
+    )
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "ViT"])
+def test_an_exported_program_computes_the_filters(architecture: str) -> None:
+    model = every_variant(architecture)
+    batch = inputs(model, "right")
+    with torch.no_grad():
+        program = torch.export.export(model, (), batch)
+        again = inputs(model, "left")
+        torch.testing.assert_close(program.module()(**again)[0], model(**again)[0])

@@ -1,19 +1,25 @@
-"""Adapters with their own filters: train, save, reload, merge, disable, switch; loading checks."""
+"""PEFT: adapters of other methods with filters of their own, and filters as a method."""
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from cases import TOKEN_CASES, VARIANT_CASES
+from edges import product
+from peft import AutoPeftModel, LoraConfig, PeftModel, get_peft_model
 from refusals import untouched
 from tiny import MODELS, ROWS, inputs
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
-from hf_graphattn.model.adapters import NOTE, base_model, is_adapted
+from hf_graphattn.model.filters import NOTE
 
 LEARNED = ga.GFSAConfig(order=4, w_0=-0.01)
 
@@ -87,15 +93,6 @@ def test_adapters_switch_with_their_filters(tmp_path: Path) -> None:
     assert "w_K*" in str(ga.report(model))
 
 
-def test_a_patched_generator_generates_under_peft() -> None:
-    model = adapted("GPT-2")
-    train(model)
-    batch = inputs(model.get_base_model(), "left")
-    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    cached = model.generate(**batch, **settings)
-    assert torch.equal(cached, model.generate(**batch, use_cache=False, **settings))
-
-
 def test_attentions_are_those_of_the_active_filters() -> None:
     model = adapted()
     train(model)
@@ -105,15 +102,6 @@ def test_attentions_are_those_of_the_active_filters() -> None:
     sums = (scalars - 0.01 + 1.0)[None, :, None]
     torch.testing.assert_close(recorded[0].sum(-1), sums.expand_as(recorded[0].sum(-1)))
     assert scalars.abs().max() > 0.01
-
-
-def test_filters_stay_float32_beside_a_bfloat16_base() -> None:
-    model = get_peft_model(
-        base().to(torch.bfloat16),
-        LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules()),
-    )
-    own = [p for name, p in model.named_parameters() if "graph_filter.modules_to_save" in name]
-    assert {p.dtype for p in own} == {torch.float32}
 
 
 def without_notes(folder: Path) -> None:
@@ -167,26 +155,6 @@ def test_the_values_of_a_base_that_was_trained_are_not_guessed(tmp_path: Path) -
     )
 
 
-def test_an_unpatched_base_is_refused_and_the_remedies_work(tmp_path: Path) -> None:
-    model = adapted()
-    train(model)
-    batch = inputs(model.get_base_model())
-    model.save_pretrained(tmp_path)
-    without_notes(tmp_path)
-    plain = base(config=None)
-    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
-        ga.load_peft(plain, tmp_path)
-    assert not ga.is_patched(plain)
-    ga.patch_model(plain, LEARNED)
-    assert torch.equal(ga.load_peft(plain, tmp_path)(**batch)[0], model(**batch)[0])
-
-    ga.save_filters(model, tmp_path)  # so that the adapter's folder says what its base was
-    loaded = ga.load_peft(base(config=None), tmp_path)
-    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-    with loaded.disable_adapter(), model.disable_adapter():
-        assert torch.equal(loaded(**batch)[0], model(**batch)[0])
-
-
 @pytest.mark.parametrize(
     "other",
     [ga.GFSAConfig(layers=(0,)), ga.PLaTConfig(p=2.0, trainable=("p",)), ga.LaplacianConfig()],
@@ -205,24 +173,6 @@ def test_an_adapter_without_filters_loads_onto_either_base(tmp_path: Path) -> No
     assert "graph" not in json.dumps(json.loads((tmp_path / "adapter_config.json").read_text()))
 
 
-@pytest.mark.parametrize("config", [ga.LaplacianConfig(), ga.PLaTConfig(p=3.0)])
-def test_filters_that_learn_nothing_are_missed_too(config: ga.VariantConfig, tmp_path: Path):
-    """Nothing of them is in the adapter's tensors; its config still asks for them."""
-    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
-    model = get_peft_model(base(config=config), settings)
-    model.save_pretrained(tmp_path)
-    without_notes(tmp_path)
-    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
-        ga.load_peft(base(config=None), tmp_path)
-    ga.save_filters(model, tmp_path)
-    batch = inputs(base())
-    loaded = ga.load_peft(base(config=None), tmp_path)
-    assert torch.equal(loaded(**batch)[0], model.eval()(**batch)[0])
-    other = base(config=ga.LaplacianConfig(step=0.25))  # the same tensors: none
-    with pytest.raises(ga.GraphAttentionError, match=r"patched with .*Pass the plain base"):
-        ga.load_peft(other, tmp_path)
-
-
 def test_a_failed_load_leaves_the_base_plain(tmp_path: Path) -> None:
     model = adapted()
     model.save_pretrained(tmp_path)
@@ -235,29 +185,6 @@ def test_a_failed_load_leaves_the_base_plain(tmp_path: Path) -> None:
         ga.load_peft(model, tmp_path)
 
 
-def test_whether_a_model_is_adapted_and_what_its_base_is() -> None:
-    model = adapted()
-    plain = model.get_base_model()
-    assert is_adapted(model)
-    assert base_model(model) is plain
-    assert base_model(plain) is plain
-    merged = model.merge_and_unload()
-    assert not is_adapted(merged)
-    assert not is_adapted(base())
-    merged.add_adapter(LoraConfig(r=2, target_modules=["query"]))  # transformers' own way
-    assert is_adapted(merged)
-    assert base_model(merged) is merged
-
-
-def test_what_is_not_for_peft_models_says_so(tmp_path: Path) -> None:
-    model = adapted()
-    with pytest.raises(ga.GraphAttentionError, match="without adapters"):
-        ga.freeze_base(model)
-    with pytest.raises(ga.GraphAttentionError, match="merge_and_unload"):
-        ga.save_repository(model, tmp_path / "repository", "user/name")
-    assert not (tmp_path / "repository").exists()
-
-
 def test_the_report_follows_disabled_adapters() -> None:
     model = adapted()
     with torch.no_grad():
@@ -266,3 +193,291 @@ def test_the_report_follows_disabled_adapters() -> None:
     assert "w_K* 9" in str(ga.report(model))
     with model.disable_adapter():
         assert "w_K* 3" in str(ga.report(model))
+
+
+@pytest.mark.parametrize("config", [LEARNED, ga.LaplacianConfig()])
+def test_an_adapter_of_0_2_0_is_refused_and_the_remedies_work(
+    config: ga.VariantConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Filters that learn nothing have no tensors in it; its config still asks for them."""
+    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
+    model = get_peft_model(base(config=config), settings).eval()
+    if config == LEARNED:
+        train(model)
+    batch = inputs(model.get_base_model())
+    model.save_pretrained(tmp_path)
+    without_notes(tmp_path)
+    plain = base(config=None)
+    with pytest.raises(ga.GraphAttentionError, match=r"trained with graph filters.*patch_model"):
+        ga.load_peft(plain, tmp_path)
+    assert not ga.is_patched(plain)
+    caplog.clear()
+    loaded = ga.load_peft(ga.patch_model(plain, config), tmp_path)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    assert str(config) in caplog.text  # which settings it had, nobody can know
+
+    ga.save_filters(model, tmp_path)  # so that the adapter's folder says what its base was
+    loaded = ga.load_peft(base(config=None), tmp_path)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    with loaded.disable_adapter(), model.disable_adapter():
+        assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    other = base(config=ga.LaplacianConfig(step=0.25))  # of A - I the same tensors: none
+    with pytest.raises(ga.GraphAttentionError, match=r"patched with .*Pass the plain|differ in"):
+        ga.load_peft(other, tmp_path)
+
+
+def test_what_is_not_for_models_with_adapters(tmp_path: Path) -> None:
+    model = adapted()
+    with pytest.raises(ga.GraphAttentionError, match="without adapters"):
+        ga.freeze_base(model)
+    with pytest.raises(ga.GraphAttentionError, match="merge_and_unload"):
+        ga.save_repository(model, tmp_path / "repository", "user/name")
+    assert not (tmp_path / "repository").exists()
+    with pytest.raises(ga.GraphAttentionError, match="not patched"):
+        ga.peft_modules(base(config=None))
+
+
+GFSA = ga.GFSAConfig(order=3, w_0=0.1, trainable=("w_0", "w_K"))
+STEP = ga.LaplacianConfig(step=0.4, trainable=("step",))
+ALL = {name: case.config for name, case in (VARIANT_CASES | TOKEN_CASES).items()}
+
+
+def new_base(architecture: str = "GPT-2") -> PreTrainedModel:
+    torch.manual_seed(0)
+    return MODELS[architecture]().eval()
+
+
+def filtered(
+    config: ga.VariantConfig = GFSA, model: PreTrainedModel | None = None, **settings: object
+) -> PeftModel:
+    peft_config = ga.GraphFilterConfig(graph_attn=config, **settings)
+    return get_peft_model(new_base() if model is None else model, peft_config).eval()
+
+
+def train_filters(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Two steps of what is trained; returns the logits after them."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, 0.5)
+    for _ in range(2):
+        logits = model(**batch)[0]
+        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+        (logits * weight).mean().backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model(**batch)[0].detach()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "variant"),
+    [*product(["GPT-2", "BERT", "T5"], VARIANT_CASES), *(("BERT", name) for name in TOKEN_CASES)],
+)
+def test_an_adapter_is_its_scalars_and_loads_onto_a_plain_base(
+    architecture: str, variant: str, tmp_path: Path
+) -> None:
+    plain, config = new_base(architecture), ALL[variant]
+    batch = inputs(plain)
+    plain.requires_grad_(False)  # as PEFT does: torch chooses other kernels for gradients
+    before = plain(**batch)[0]
+    model = filtered(config, plain)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert all(".graph_filters.default." in name for name in trained)
+    assert len(trained) == len(config.trainable) * len(ga.graph_filters(model))
+    after = train_filters(model, batch) if trained else model(**batch)[0]
+    assert not torch.allclose(after, before, atol=1e-3)
+    if config.at_neutral() is None:
+        with model.disable_adapter(), pytest.raises(ga.GraphAttentionError, match=r"unload\(\)"):
+            model(**batch)
+    else:
+        with model.disable_adapter():
+            torch.testing.assert_close(model(**batch)[0], before, atol=2e-5, rtol=2e-5)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "adapter_model.safetensors").stat().st_size < 4000
+    for load in (PeftModel.from_pretrained, ga.load_peft):
+        loaded = load(new_base(architecture), tmp_path).eval()
+        assert torch.equal(loaded(**batch)[0], after)
+    assert torch.equal(model.unload()(**batch)[0], before)
+    assert not ga.is_patched(plain)
+
+
+def test_a_new_head_is_saved_with_them(tmp_path: Path) -> None:
+    model = filtered(model=new_base("BERT"), task_type="SEQ_CLS")
+    batch = inputs(model.get_base_model())
+    after = train_filters(model, batch)
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(new_base("BERT"), tmp_path)
+    assert torch.equal(loaded(**batch)[0], after)
+    assert (
+        "classifier"
+        in json.loads((tmp_path / "adapter_config.json").read_text())["modules_to_save"]
+    )
+
+
+def test_transformers_own_methods_and_peft_auto_classes(tmp_path: Path) -> None:
+    new_base().save_pretrained(tmp_path / "base")
+    own = type(new_base())
+    model = filtered(STEP, own.from_pretrained(tmp_path / "base").eval())
+    batch = inputs(model.get_base_model())
+    before = new_base()(**batch)[0]
+    after = train_filters(model, batch)
+    model.save_pretrained(tmp_path / "adapter")
+    auto = AutoPeftModel.from_pretrained(tmp_path / "adapter").eval()
+    assert torch.equal(auto(**batch)[0], after)
+    loaded = own.from_pretrained(tmp_path / "base").eval()
+    loaded.load_adapter(str(tmp_path / "adapter"))
+    assert torch.equal(loaded(**batch)[0], after)
+    loaded.disable_adapters()
+    torch.testing.assert_close(loaded(**batch)[0], before, atol=2e-5, rtol=2e-5)
+    loaded.enable_adapters()
+    loaded.save_pretrained(tmp_path / "again")
+    assert torch.equal(PeftModel.from_pretrained(new_base(), tmp_path / "again")(**batch)[0], after)
+
+
+def test_adapters_switch_merge_and_copy(tmp_path: Path) -> None:
+    model = filtered(STEP)
+    batch = inputs(model.get_base_model())
+    first = train_filters(model, batch)
+    model.add_adapter("second", ga.GraphFilterConfig(graph_attn=STEP))
+    model.set_adapter("second")
+    fresh = ga.patch_model(new_base(), STEP)(**batch)[0]
+    assert torch.equal(model(**batch)[0], fresh)  # not from what the first one learned
+    second = train_filters(model, batch) + 0
+    assert not torch.equal(second, fresh)
+    model.set_adapter("default")
+    assert torch.equal(model(**batch)[0], first)
+    assert "step*" in str(ga.report(model))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(**batch)[0], first)
+    model.save_pretrained(tmp_path / "adapters")
+    loaded = PeftModel.from_pretrained(new_base(), tmp_path / "adapters")
+    loaded.load_adapter(tmp_path / "adapters" / "second", "second")
+    loaded.set_adapter("second")
+    assert torch.equal(loaded(**batch)[0], second)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is type(new_base())
+    assert torch.equal(merged(**batch)[0], second)
+    merged.save_pretrained(tmp_path / "merged")
+    assert torch.equal(ga.from_pretrained(tmp_path / "merged")(**batch)[0], second)
+
+
+def test_generation_with_the_cache_is_that_without() -> None:
+    model = filtered()
+    batch = inputs(model.get_base_model(), "left")
+    with torch.no_grad():
+        for name, scalar in ga.filter_parameters(model):
+            scalar.add_(0.5 if ".default." in name else 0.0)
+    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with model.disable_adapter():
+        plain = model.generate(**batch, **settings)
+    cached = model.generate(**batch, **settings)
+    assert torch.equal(cached, model.generate(**batch, **settings, use_cache=False))
+    assert torch.equal(plain, new_base().generate(**batch, **settings))
+    assert not torch.equal(plain, cached)
+
+
+def test_a_patched_base_keeps_its_own_filters_below() -> None:
+    patched = ga.patch_model(new_base(), STEP)
+    batch = inputs(patched)
+    own = patched(**batch)[0]
+    model = filtered(STEP, patched)
+    train_filters(model, batch)
+    with model.disable_adapter():
+        assert torch.equal(model(**batch)[0], own)
+    unloaded = model.unload()
+    assert ga.is_patched(unloaded)
+    assert torch.equal(unloaded(**batch)[0], own)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ga.GraphAttentionError, match=r"graph_attn is None; allowed: a variant"):
+        ga.GraphFilterConfig()
+    model = filtered()
+    batch = inputs(model.get_base_model())
+    after = model(**batch)[0]
+    with pytest.raises(ga.GraphAttentionError, match=r"is patched with GFSA.*a plain base"):
+        model.add_adapter("other", ga.GraphFilterConfig(graph_attn=STEP))
+    model.add_adapter("second", ga.GraphFilterConfig(graph_attn=GFSA))
+    with pytest.raises(ga.GraphAttentionError, match="one adapter of graph filters"):
+        model.base_model.set_adapter(["default", "second"])
+    assert torch.equal(model(**batch)[0], after)
+    with pytest.raises(ValueError, match="different peft types"):
+        model.add_adapter("lora", LoraConfig(target_modules=["c_attn"]))
+    model.save_pretrained(tmp_path)
+    for other in (MODELS["GPT-2"](n_layer=3), MODELS["GPT-2"](n_head=2), new_base("BERT")):
+        with pytest.raises(
+            ga.GraphAttentionError, match=r"does not fit .* trained on a model with"
+        ):
+            PeftModel.from_pretrained(other, tmp_path)
+        assert not ga.is_patched(other)
+
+
+def test_save_pretrained_warns_of_a_far_start_once_trained_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_base().save_pretrained(tmp_path / "base")
+    pretrained = type(new_base()).from_pretrained(tmp_path / "base")
+    filtered(STEP, pretrained).save_pretrained(tmp_path / "adapter")
+    assert "does not start as plain attention" in caplog.text
+    caplog.clear()
+    PeftModel.from_pretrained(
+        type(new_base()).from_pretrained(tmp_path / "base"), tmp_path / "adapter"
+    )
+    assert "does not start" not in caplog.text
+
+
+ORDERS = {
+    "ours first": "import hf_graphattn\nfrom peft import PeftModel, AutoPeftModelForCausalLM",
+    "PEFT first": "from peft import PeftModel, AutoPeftModelForCausalLM\nimport hf_graphattn",
+    "Trainer": "import hf_graphattn\nfrom transformers import Trainer\nimport peft\n"
+    "from peft import PeftModel, AutoPeftModelForCausalLM",
+    "looked for": "import hf_graphattn, importlib.util\nimportlib.util.find_spec('peft')\n"
+    "from peft import PeftModel, AutoPeftModelForCausalLM",
+}
+LOAD = """
+import sys, torch
+{imports}
+from transformers import AutoModelForCausalLM
+base, adapter, expected = sys.argv[1:]
+expected = torch.load(expected)
+def plain():
+    return AutoModelForCausalLM.from_pretrained(base).eval()
+third = plain()
+third.load_adapter(adapter)
+first = PeftModel.from_pretrained(plain(), adapter)
+for model in (first, AutoPeftModelForCausalLM.from_pretrained(adapter), third):
+    assert torch.equal(model.eval()(expected["ids"]).logits, expected["logits"])
+print("equal")
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The folders of a base and of its adapter, and a file of its inputs and logits."""
+    folder = tmp_path_factory.mktemp("saved")
+    new_base().save_pretrained(folder / "base")
+    model = filtered(
+        model=type(new_base()).from_pretrained(folder / "base").eval(), task_type="CAUSAL_LM"
+    )
+    ids = inputs(model.get_base_model())["input_ids"]
+    logits = train_filters(model, {"input_ids": ids})
+    model.save_pretrained(folder / "adapter")
+    torch.save({"ids": ids, "logits": logits}, folder / "expected")
+    return [str(folder / name) for name in ("base", "adapter", "expected")]
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_fresh_process_loads_it_three_ways(order: str, saved: list[str]) -> None:
+    done = run(LOAD.format(imports=ORDERS[order]), *saved)
+    assert done.stdout.split() == ["equal"], done.stderr
+
+
+def test_a_process_without_the_library_refuses_it(saved: list[str]) -> None:
+    imports = ORDERS["PEFT first"].replace("import hf_graphattn", "")
+    done = run(LOAD.format(imports=imports), *saved)
+    assert done.returncode == 1
+    assert "KeyError: 'HF_GRAPHATTN'" in done.stderr

@@ -169,21 +169,6 @@ def test_a_row_alone_is_that_row_of_the_whole(dtype: torch.dtype) -> None:
         assert error(got, expected.double()) <= 20 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("p", [(1.5,), (1.5, 2.5), (1.2, 2.0, 2.5, 3.0)])
-@pytest.mark.parametrize("trainable", [(), ("p",)])
-def test_heads_are_split_evenly_in_order(p: tuple[float, ...], trainable: tuple[str, ...]) -> None:
-    torch.manual_seed(0)
-    query, key, value = (x.double() for x in states(4, 7))
-    graph_filter = ga.PLaTConfig(p=p, eps=1e-2, trainable=trainable).build(4).double()
-    per_head = torch.tensor([value for value in p for _ in range(4 // len(p))])
-    assert len(list(graph_filter.parameters())) == len(trainable)
-    inputs = inputs_of(query, key, None, False)
-    expected = formula(attention(query, key, inputs.scaling, None, False), value, {"p": per_head})
-    for backend in ("blockwise", "eager"):
-        got = graph_filter(make(backend, inputs), value)
-        assert error(got, expected) < 1e-6  # 1.2 is a float32 scalar
-
-
 @pytest.mark.parametrize("eps", [1e-3, 1e-6])
 @pytest.mark.parametrize("p", [1.5, 2.5])
 @pytest.mark.parametrize("kind", ["nearly equal", "offset", "repeated tokens", "wide"])

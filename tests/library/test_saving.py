@@ -1,33 +1,53 @@
-"""Save, load, and what a folder must hold: bit-equal logits, strict filters, nothing pickled."""
+"""Save, load, and what a folder must hold; filters alone, and transformers' own loaders."""
 
 from __future__ import annotations
 
 import json
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tiny_task
 import torch
+import transformers
 from edges import product
+from refusals import edit_tensors
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from saved import CONFIGS, patched
-from tiny import MODELS, ROWS, inputs
-from transformers import AutoModel, AutoModelForCTC, AutoModelForSequenceClassification
+from sentence_transformers import SentenceTransformer
+from tiny import MODELS, inputs
+from transformers import AutoModel, AutoModelForCTC, AutoModelForSequenceClassification, pipeline
 
 import hf_graphattn as ga
 
 
 @pytest.mark.parametrize(("architecture", "variant"), product(MODELS, CONFIGS))
 def test_a_saved_model_comes_back_bit_for_bit(architecture: str, variant: str, tmp_path: Path):
+    """And its filters alone, onto the plain model, which is saved as plain."""
     model = patched(architecture, variant)
     batch = inputs(model, "right")
-    model.save_pretrained(tmp_path)
-    loaded = ga.from_pretrained(tmp_path)
+    expected = model(**batch)[0]
+    model.save_pretrained(tmp_path / "once")
+    loaded = ga.from_pretrained(tmp_path / "once")
     assert type(loaded) is type(model)
     assert not loaded.training
-    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+    assert torch.equal(loaded(**batch)[0], expected)
     assert loaded.state_dict().keys() == model.state_dict().keys()
-    assert loaded.config.graph_attn == model.config.graph_attn
+    loaded.save_pretrained(tmp_path / "twice")
+    for name in ("config.json", "graph_attn.py"):
+        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+    path = ga.save_filters(model, tmp_path / "filters")
+    assert [each.name for each in path.parent.iterdir()] == ["graph_filters.safetensors"]
+    assert path.stat().st_size < 8000
+    plain = ga.unpatch_model(model)
+    assert ga.load_filters(plain, path.parent) is plain
+    assert torch.equal(plain(**batch)[0], expected)
+    ga.unpatch_model(plain).save_pretrained(tmp_path / "plain")
+    assert "graph_attn" not in (tmp_path / "plain" / "config.json").read_text()
+    again = type(plain).from_pretrained(tmp_path / "plain")
+    assert torch.equal(again(**batch)[0], plain(**batch)[0])
 
 
 def test_a_folder_holds_safetensors_json_and_the_loading_module(tmp_path: Path):
@@ -84,43 +104,6 @@ def test_base_and_head_load_each_others_filters(tmp_path: Path):
     assert torch.equal(hidden, expected)
 
 
-def test_sharded_checkpoints(tmp_path: Path):
-    model = patched("GPT-2")
-    model.save_pretrained(tmp_path, max_shard_size="40KB")
-    assert (tmp_path / "model.safetensors.index.json").exists()
-    batch = inputs(model)
-    assert torch.equal(ga.from_pretrained(tmp_path)(**batch)[0], model(**batch)[0])
-
-
-def test_half_precision_keeps_the_scalars_exactly(tmp_path: Path):
-    model = patched("BERT").to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
-    loaded = ga.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    assert loaded.dtype == torch.bfloat16
-    for (name, saved), (_, read) in zip(
-        ga.filter_parameters(model), ga.filter_parameters(loaded), strict=True
-    ):
-        assert read.dtype == torch.float32, name
-        assert torch.equal(saved, read), name
-
-
-def test_the_loaded_model_trains_saves_and_unpatches(tmp_path: Path):
-    model = patched("T5")
-    model.save_pretrained(tmp_path / "once")
-    loaded = ga.from_pretrained(tmp_path / "once", backend="eager")
-    loaded.save_pretrained(tmp_path / "twice")
-    once, twice = (
-        json.loads((tmp_path / n / "config.json").read_text()) for n in ("once", "twice")
-    )
-    assert once == twice
-    batch = inputs(model)
-    assert torch.allclose(loaded(**batch)[0], model(**batch)[0], atol=1e-5)
-    plain, original = ga.unpatch_model(loaded), MODELS["T5"]()
-    original.load_state_dict(plain.state_dict())
-    assert torch.equal(plain(**batch)[0], original(**batch)[0])
-    assert not hasattr(plain.config, "graph_attn")
-
-
 @pytest.mark.parametrize("architecture", MODELS)
 def test_unpatching_restores_the_original_bit_for_bit(architecture: str):
     for implementation in ("sdpa", "eager"):
@@ -137,26 +120,6 @@ def test_unpatching_restores_the_original_bit_for_bit(architecture: str):
         assert model.config._attn_implementation == implementation
         assert [name for name, _ in model.named_modules()] == names
         assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_a_head_of_every_kind_is_patched_and_loaded(tmp_path: Path):
-    heads = {
-        "BERT": ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"],
-        "GPT-2": ["ForSequenceClassification", "DoubleHeadsModel"],
-        "T5": ["EncoderModel", "ForSequenceClassification"],
-        "BART": ["ForSequenceClassification", "ForCausalLM"],
-    }
-    for architecture, names in heads.items():
-        assert ROWS[architecture].head not in names
-        for head in names:
-            model = patched(architecture, head=head)
-            model.save_pretrained(tmp_path / architecture / head)
-            loaded = ga.from_pretrained(tmp_path / architecture / head)
-            assert type(loaded) is type(model)
-            state = loaded.state_dict()
-            assert all(
-                torch.equal(state[name], saved) for name, saved in model.state_dict().items()
-            )
 
 
 def test_arguments_of_transformers_loading(tmp_path: Path):
@@ -201,3 +164,147 @@ def test_the_hub_id_of_the_base_is_remembered(tmp_path: Path):
     assert ga.model_card(again, "user/itself").data.base_model is None
     folder = ga.patch_model(MODELS["BERT"](), CONFIGS["gfsa"])
     assert ga.model_card(folder, "u/x", datasets="nyu-mll/glue").data.base_model is None
+
+
+def test_filters_move_between_heads(tmp_path: Path) -> None:
+    model = patched("BERT")
+    ga.save_filters(model, tmp_path)
+    batch = inputs(model)
+    expected = model(**batch, output_hidden_states=True).hidden_states[-1]
+    for head in ("Model", "ForMaskedLM"):
+        other = MODELS["BERT"](head=head)
+        other.load_state_dict(
+            {
+                k if head != "Model" else k.removeprefix("bert."): v
+                for k, v in model.state_dict().items()
+                if "graph_filter" not in k
+            },
+            strict=False,
+        )
+        ga.load_filters(other, tmp_path)
+        got = other(**batch, output_hidden_states=True).hidden_states[-1]
+        assert torch.equal(got, expected)
+
+
+def test_bases_that_do_not_fit_are_refused_and_stay_plain(tmp_path: Path) -> None:
+    model = ga.patch_model(MODELS["BERT"](), ga.LaplacianConfig(layers=(-1,)))
+    ga.save_filters(model, tmp_path)  # without a tensor: the shape alone tells
+    for other in (
+        MODELS["BERT"](num_hidden_layers=1),
+        MODELS["BERT"](num_hidden_layers=4),
+        MODELS["BERT"](num_attention_heads=2),
+        MODELS["BERT"](hidden_size=64),
+        MODELS["RoBERTa"](),
+        MODELS["GPT-2"](),
+    ):
+        with pytest.raises(ga.GraphAttentionError, match=r"do not fit .*saved from a model with"):
+            ga.load_filters(other, tmp_path)
+        assert not ga.is_patched(other)
+    model = patched("BERT")
+    with pytest.raises(ga.GraphAttentionError, match="patched already"):
+        ga.load_filters(model, tmp_path)
+
+
+def test_a_plain_checkpoint_is_patched_on_load(tmp_path: Path) -> None:
+    plain = MODELS["BERT"]()
+    plain.save_pretrained(tmp_path / "plain")
+    config = CONFIGS["gfsa"]
+    loaded = ga.from_pretrained(tmp_path / "plain", graph_attn=config)
+    assert type(loaded) is type(plain)
+    batch = inputs(plain)
+    assert torch.equal(loaded(**batch)[0], ga.patch_model(plain, config)(**batch)[0])
+    eager = ga.from_pretrained(tmp_path / "plain", graph_attn=config, backend="eager")
+    assert {each.backend for each in ga.graph_filters(eager).values()} == {"eager"}
+    headed = ga.from_pretrained(
+        tmp_path / "plain",
+        graph_attn=config,
+        auto_class=AutoModelForSequenceClassification,
+        dtype=torch.bfloat16,
+    )
+    assert headed.dtype == torch.bfloat16
+    assert all(p.dtype == torch.float32 for _, p in ga.filter_parameters(headed))
+    loaded.save_pretrained(tmp_path / "patched")
+    with pytest.raises(ga.GraphAttentionError, match=r"graph_attn is .*patched already"):
+        ga.from_pretrained(tmp_path / "patched", graph_attn=config)
+    with pytest.raises(ga.GraphAttentionError, match="plain checkpoint"):
+        ga.from_pretrained(tmp_path / "plain")
+
+
+def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
+    model = MODELS["BERT"]()
+    with pytest.raises(ga.GraphAttentionError, match=r"has no graph_filters.*save_filters"):
+        ga.load_filters(model, tmp_path)
+    path = ga.save_filters(patched("BERT"), tmp_path)
+    whole, tensors = path.read_bytes(), load_file(path)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ga.GraphAttentionError, match="damaged"):
+        ga.load_filters(model, tmp_path)
+    save_file(tensors, path)  # another safetensors file
+    with pytest.raises(ga.GraphAttentionError, match=r"cannot be loaded.*graph_attn"):
+        ga.load_filters(model, tmp_path)
+    path.write_bytes(whole)
+    edit_tensors(path, lambda tensors: tensors.pop(min(tensors)))
+    with pytest.raises(ga.GraphAttentionError, match=r"misshapen: bert\.encoder\.layer\.0"):
+        ga.load_filters(model, tmp_path)
+    assert not ga.is_patched(model)
+
+
+TEXT = "a cat sees the blue house"
+
+
+def saved(folder: Path) -> Any:
+    """A patched classifier with its tokenizer, saved by itself."""
+    tiny_task.save_bert(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    ga.patch_model(model, ga.GFSAConfig(w_K=0.5)).save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("name", ["AutoModelForCausalLM", "AutoModelForSeq2SeqLM"])
+def test_a_saved_folder_loads_with_trust(name: str, tmp_path: Path) -> None:
+    model = patched("GPT-2" if name == "AutoModelForCausalLM" else "T5")
+    model.save_pretrained(tmp_path)
+    loaded = getattr(transformers, name).from_pretrained(tmp_path, trust_remote_code=True)
+    batch = inputs(model)
+    assert type(loaded) is type(model)
+    assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+
+
+@pytest.mark.parametrize("trust", [None, False])
+def test_without_trust_they_refuse_and_name_what_loads_it(trust: bool, tmp_path: Path) -> None:
+    saved(tmp_path)
+    for load in (
+        lambda: AutoModel.from_pretrained(tmp_path, trust_remote_code=trust),
+        lambda: transformers.BertModel.from_pretrained(tmp_path),
+        lambda: pipeline("text-classification", str(tmp_path), trust_remote_code=trust),
+        lambda: SentenceTransformer(str(tmp_path), trust_remote_code=bool(trust)),
+    ):
+        with pytest.raises(ValueError, match=r"hf_graphattn\.from_pretrained"):
+            load()
+
+
+def test_a_sentence_transformer_there_and_back(tmp_path: Path) -> None:
+    tiny_task.save_bert(tmp_path / "base")
+    model = SentenceTransformer(str(tmp_path / "base"))
+    plain = model.encode([TEXT])
+    ga.patch_model(model[0].auto_model, ga.GFSAConfig(w_K=0.5))
+    filtered = model.encode([TEXT])
+    assert abs(filtered - plain).max() > 1e-4
+    model.save_pretrained(str(tmp_path / "saved"))
+    loaded = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True)
+    assert (loaded.encode([TEXT]) == filtered).all()
+    ga.unpatch_model(loaded[0].auto_model)
+    assert (loaded.encode([TEXT]) == plain).all()
+    loaded.save_pretrained(str(tmp_path / "back"))
+    assert (SentenceTransformer(str(tmp_path / "back")).encode([TEXT]) == plain).all()
+
+
+def test_a_config_keeps_the_code_that_it_named(tmp_path: Path) -> None:
+    """Many checkpoints name code of their own for versions that do not know the architecture."""
+    named = {"AutoModel": "modeling_own.OwnModel"}
+    model = MODELS["BERT"]()
+    model.config.auto_map = named
+    ga.patch_model(model, ga.GFSAConfig()).save_pretrained(tmp_path)
+    assert model.config.auto_map == named
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True)
+    assert ga.is_patched(loaded)

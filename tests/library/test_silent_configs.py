@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from saved import CONFIGS, patched
 from tiny import MODELS, inputs
 from transformers import PreTrainedModel
@@ -36,28 +35,11 @@ def shared(architecture: str, after: bool) -> dict[str, PreTrainedModel]:
     return models
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_models_of_one_config_save_and_load_as_themselves(
-    architecture: str, after: bool, tmp_path: Path
-) -> None:
-    models = shared(architecture, after)
-    batch = inputs(models["gfsa"], "right")
-    for name in NAMES[:2]:
-        models[name].save_pretrained(tmp_path / name)
-        loaded = ga.from_pretrained(tmp_path / name)
-        assert next(iter(ga.graph_filters(loaded).values())).variant_config == CONFIGS[name]
-        assert torch.equal(loaded(**batch)[0], models[name](**batch)[0])
-    if not after:
-        models["plain"].save_pretrained(tmp_path / "plain")
-        assert "graph_attn" not in (tmp_path / "plain" / "config.json").read_text()
-
-
 @pytest.mark.parametrize("order", [*itertools.permutations(NAMES[:2])])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_unpatching_in_any_order_gives_plain_models(
-    architecture: str, after: bool, order: tuple[str, ...]
+def test_models_of_one_config_are_saved_loaded_and_unpatched_in_any_order(
+    architecture: str, after: bool, order: tuple[str, ...], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     expected = MODELS[architecture]()
@@ -65,7 +47,14 @@ def test_unpatching_in_any_order_gives_plain_models(
     models = shared(architecture, after)
     batch = inputs(expected)
     plain = expected.eval()(**batch)[0]
+    if not after:
+        models["plain"].save_pretrained(tmp_path)
+        assert "graph_attn" not in (tmp_path / "config.json").read_text()
     for name in order:
+        models[name].save_pretrained(tmp_path / name)
+        loaded = ga.from_pretrained(tmp_path / name)
+        assert next(iter(ga.graph_filters(loaded).values())).variant_config == CONFIGS[name]
+        assert torch.equal(loaded(**batch)[0], models[name](**batch)[0])
         ga.unpatch_model(models[name])
         torch.testing.assert_close(models[name](**batch)[0], plain)
         assert "graph_attn" not in json.dumps(models[name].config.to_dict())
@@ -74,6 +63,7 @@ def test_unpatching_in_any_order_gives_plain_models(
             models["plain"](**batch)
         ga.unpatch_model(models["plain"])
     torch.testing.assert_close(models["plain"](**batch)[0], plain)
+    assert "graph_attn" not in json.dumps(models["plain"].config.to_dict())
 
 
 @pytest.mark.parametrize("architecture", MODELS)
@@ -114,22 +104,6 @@ def test_copies_and_pickles_of_a_model_unpatch_by_themselves() -> None:
     assert torch.equal(copied(**batch)[0], expected)
 
 
-def test_models_that_peft_wraps_do_not_share_either(tmp_path: Path) -> None:
-    config = MODELS["BERT"]().config
-    cls = type(MODELS["BERT"]())
-    models = [ga.patch_model(cls(config), CONFIGS[name]) for name in NAMES[:2]]
-    settings = LoraConfig(r=2, target_modules=["query"], modules_to_save=ga.peft_modules())
-    adapted = [get_peft_model(model, settings) for model in models]
-    batch = inputs(models[0])
-    for each, name in zip(adapted, NAMES[:2], strict=True):
-        merged = each.eval().merge_and_unload()
-        merged.save_pretrained(tmp_path / name)
-        loaded = ga.from_pretrained(tmp_path / name)
-        assert torch.equal(loaded(**batch)[0], merged(**batch)[0])
-        ga.unpatch_model(merged)
-        assert merged.config is config
-
-
 def asking(architecture: str) -> PreTrainedModel:
     """A model whose config asks for attentions, as transformers makes it."""
     model = MODELS[architecture](attn_implementation="eager", output_attentions=True)
@@ -155,7 +129,10 @@ def test_a_config_that_asks_for_attentions(architecture: str, tmp_path: Path) ->
     again = loaded(**batch)
     assert torch.equal(again[0], found[0])
     assert torch.equal(again[key][0], found[key][0])
-    assert key not in ga.from_pretrained(tmp_path / "patched", output_attentions=False)(**batch)
+    silent = ga.from_pretrained(tmp_path / "patched", output_attentions=False)
+    assert key not in silent(**batch)
+    silent.save_pretrained(tmp_path / "silent")
+    assert key in ga.from_pretrained(tmp_path / "silent", output_attentions=True)(**batch)
 
     loaded.save_pretrained(tmp_path / "twice")
     texts = [(tmp_path / n / "config.json").read_text() for n in ("patched", "again", "twice")]
@@ -170,29 +147,6 @@ def test_a_config_that_asks_for_attentions(architecture: str, tmp_path: Path) ->
     filtered = ga.from_pretrained(tmp_path / "plain", graph_attn=ga.GFSAConfig(w_K=0.3))
     assert torch.equal(filtered(**batch)[0], found[0])
     ga.unpatch_model(filtered).save_pretrained(tmp_path / "plain")
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_loading_may_ask_for_attentions(architecture: str, tmp_path: Path) -> None:
-    model = patched(architecture)
-    model.save_pretrained(tmp_path)
-    batch = inputs(model)
-    loaded = ga.from_pretrained(tmp_path, output_attentions=True)
-    key = "attentions" if architecture != "T5" else "decoder_attentions"
-    expected = model(**batch, output_attentions=True)
-    assert torch.equal(loaded(**batch)[key][0], expected[key][0])
-    ga.from_pretrained(tmp_path, config=model.config, output_attentions=True)(**batch)[key]
-
-
-def test_plain_transformers_still_refuses_such_a_folder(
-    tmp_path: Path,
-) -> None:
-    ga.patch_model(asking("BERT"), ga.GFSAConfig()).save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    said = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
-    assert saved["attn_implementation"] == said
-    assert saved["graph_attn"]["output_attentions"] is True
-    assert not saved.get("output_attentions")
 
 
 def test_a_part_that_is_saved_with_the_whole_is_told(

@@ -24,6 +24,8 @@ class SourceArguments:
     ``INPUTS`` are the flags that make a model's inputs what they are, in evaluation as in training.
     """
 
+    TITLE: ClassVar[str] = "data"
+
     INPUTS: ClassVar[tuple[str, ...]] = ()
 
     task_name: str | None = flag("Task to run; without one, train_file is a task of its own.")
@@ -78,6 +80,8 @@ class DataArguments(SourceArguments):
 @dataclass
 class ModelSource:
     """Where the model comes from, as far as every script has it."""
+
+    TITLE: ClassVar[str] = "model"
 
     model_name_or_path: str | None = flag("Hub id or folder, plain or patched.", metavar=ID_OR_PATH)
     revision: str | None = flag("Branch, tag or commit on the hub.", aliases=["model_revision"])
@@ -141,6 +145,8 @@ class StartArguments(ModelSource):
 class TuningArguments:
     """What is trained."""
 
+    TITLE: ClassVar[str] = "what is trained"
+
     peft: Literal["none", "lora", "filters"] = flag(
         "Train all; LoRA, the filters and the head; or the filters' scalars and the head.", "none"
     )
@@ -158,6 +164,8 @@ class TuningArguments:
 @dataclass
 class FilterArguments(TuningArguments):
     """Which graph filter, and what of the model is trained with it."""
+
+    TITLE: ClassVar[str] = "graph filter"
 
     variant: str = flag("Filter to put into each attention: none, or one named below.", NO_VARIANT)
     backend: str = flag("How attention is computed: auto, eager, sdpa ...", "auto")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from finetune.errors import refusal
 from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, at_least, flag, only, shares
@@ -15,6 +16,8 @@ MOST_STRENGTH = 30  # of torchvision's RandAugment, whose strengths are 0 to 30
 @dataclass
 class AugmentationArguments(SourceArguments):
     """What is drawn anew for each image and epoch, by torchvision; the labels' smoothing."""
+
+    TITLE: ClassVar[str] = "augmentation of training images"
 
     random_resized_crop: float | None = flag("Least share of an image's area to train on: 0.08.")
     horizontal_flip: float | None = flag("Share of training images that are mirrored.")
@@ -43,6 +46,8 @@ class AugmentationArguments(SourceArguments):
 @dataclass
 class ImageDataArguments(AugmentationArguments):
     """The images, their labels, and how they are read."""
+
+    TITLE: ClassVar[str] = "images"
 
     train_file: str | None = flag("Own parquet file to train on.", metavar=PATH)
     train_dir: str | None = flag("Own folder, of one for each class.", metavar=FOLDER_PATH)

@@ -240,9 +240,9 @@ class Schema(Generic[Data, Model]):
 
 
 def _heading(group: type, name: str) -> str:
-    """The first sentence on the class that first has the field."""
+    """The ``TITLE`` of the class that first has the field."""
     first = [each for each in group.__mro__ if name in vars(each).get("__annotations__", {})][-1]
-    return (first.__doc__ or "flags").partition(".")[0].lower()
+    return str(getattr(first, "TITLE", "flags"))
 
 
 def _help(each: Field[Any]) -> str:

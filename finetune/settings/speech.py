@@ -46,6 +46,8 @@ class RegularisationArguments:
     The default of each is the model's own.
     """
 
+    TITLE: ClassVar[str] = "dropout and masks in training"
+
     attention_dropout: float | None = flag(rare=True)
     activation_dropout: float | None = flag(rare=True)
     hidden_dropout: float | None = flag(rare=True)

@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import MISSING, dataclass
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from finetune.errors import refusal
 from finetune.settings.flags import at_least, flag, only, shares
@@ -29,6 +29,8 @@ NOWHERE, EVERY = "none", "all"  # of trackers, as transformers names them
 @dataclass(kw_only=True)
 class OutputArguments:
     """Where results go."""
+
+    TITLE: ClassVar[str] = "output"
 
     output_dir: str = flag("For results and the model.", MISSING, free=True, metavar="FOLDER")
     overwrite_output_dir: bool = flag("Remove another run from it.", False, free=True)
@@ -58,6 +60,8 @@ class OutputArguments:
 @dataclass(kw_only=True)
 class CheckpointArguments(OutputArguments):
     """When a run is saved, continued and stopped, and what it reports meanwhile."""
+
+    TITLE: ClassVar[str] = "checkpoints and evaluation"
 
     recipe: str | None = flag("YAML file of `flag: value`; flags given here win.", free=True)
     checkpointing_steps: str | None = flag(
@@ -108,6 +112,8 @@ class CheckpointArguments(OutputArguments):
 @dataclass(kw_only=True)
 class TrainArguments(CheckpointArguments):
     """How to train, and where results go."""
+
+    TITLE: ClassVar[str] = "training"
 
     per_device_train_batch_size: int = flag("Training batch of one process.", 8)
     per_device_eval_batch_size: int = flag("Evaluation batch of one process.", 8)

@@ -79,9 +79,7 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
                 )
             made_flag = flag(f"{each.metadata.get('help')}.", rare=each.name not in COMMON)
             made.setdefault(each.name, (each.name, kind, made_flag))
-    return make_dataclass(
-        "VariantArguments", made.values(), namespace={"__doc__": "Settings of graph filters."}
-    )
+    return make_dataclass("VariantArguments", made.values(), namespace={"TITLE": "graph filter"})
 
 
 def summary(variant: str) -> str:

@@ -66,7 +66,7 @@ def test_what_a_decoder_writes_is_scored_and_written_down(
     accuracy = 2 / 5 if is_known else 0.0  # every second row
     assert results["eval_accuracy"] == results["test_accuracy"] == accuracy
     evaluated = examples.read(tmp_path / "out" / EVALUATED.format(""))
-    assert (evaluated.labels == evaluated.predictions).mean() == accuracy
+    assert (evaluated.label == evaluated.prediction).mean() == accuracy
     assert predictions(tmp_path) == [1 if is_known else -1] * 5
     if not is_known:
         return

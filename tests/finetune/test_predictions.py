@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import tiny_task
 import torch
@@ -17,7 +18,7 @@ from finetune.experiments import examples
 from tasks.metrics import scores
 
 
-def read(folder: Path, suffix: str = "") -> examples.Examples:
+def read(folder: Path, suffix: str = "") -> pd.DataFrame:
     return examples.read(folder / EVALUATED.format(suffix))
 
 
@@ -34,13 +35,26 @@ def flags(folder: Path, name: str, *others: str) -> list[str]:
     ]
 
 
+def test_predictions_are_of_the_weights_that_are_kept(tmp_path: Path) -> None:
+    """The last epoch of a run that keeps an earlier one predicts something else."""
+    # The highest loss counts as the best: the first epoch's.
+    stopping = ("--early_stopping_patience", "2", "--metric_for_best_model", "loss")
+    argv = flags(tmp_path, "stsb", *stopping, "--greater_is_better", "--num_train_epochs", "9")
+    results = glue.main([*argv, "--learning_rate", "0.002"])
+    assert results["weights_of_epoch"] < results["epochs"]
+    found = read(tmp_path / "out")
+    loss = ((found.prediction - found.label) ** 2).mean()
+    assert results["eval_loss"] == pytest.approx(loss, rel=1e-5)
+    assert results["history"][-1]["eval_loss"] != pytest.approx(loss, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["mnli", "stsb"])
 def test_every_split_and_scores_are_written(tmp_path: Path, name: str) -> None:
     task = tasks.get(name, "glue")
     results = glue.main(flags(tmp_path, name, "--max_train_steps", "1"))
     for split in task.validation_splits:
         found = read(tmp_path / "out", split.key_suffix)
-        for metric, value in scores(task.metrics, found.predictions, found.labels).items():
+        for metric, value in scores(task.metrics, found.prediction, found.label).items():
             assert results[f"eval_{metric}{split.key_suffix}"] == pytest.approx(value, abs=1e-6)
     assert results["peak_memory_bytes"] > 1e8
     if not task.label_names:
@@ -70,9 +84,9 @@ def test_row_by_row_whatever_was_read_first(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = [float(model(**row).logits) for row in inputs]
     found = read(tmp_path / "out")
-    assert found.predictions == pytest.approx(expected, abs=1e-6)
-    assert found.labels.tolist() == rows["label"][:]
-    assert results["eval_loss"] == pytest.approx(((found.predictions - found.labels) ** 2).mean())
+    assert found.prediction.tolist() == pytest.approx(expected, abs=1e-6)
+    assert found.label.tolist() == rows["label"][:]
+    assert results["eval_loss"] == pytest.approx(((found.prediction - found.label) ** 2).mean())
     lines = (tmp_path / "out" / "STS-B.tsv").read_text().splitlines()[1:]
     handed_in = [float(line.split("\t")[1]) for line in lines]
     assert handed_in == pytest.approx([min(max(score, 0), 5) for score in expected], abs=1e-3)

@@ -26,7 +26,10 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "hf_graphattn/interface": (950, "the attention function, masks, cache; the other ways to act"),
     "hf_graphattn/kernels": (900, "p-LaT and polynomials in blocks and in Triton, with backwards"),
     "hf_graphattn/loading": (700, "models, filters alone, adapters, a method of PEFT"),
-    "hf_graphattn/model": (700, "filters, configs, report with its cost, training, processes, saving"),
+    "hf_graphattn/model": (
+        700,
+        "filters, configs, report with its cost, training, processes, saving",
+    ),
     "hf_graphattn/patching": (600, "patch_model, filters in and out of modules, the check"),
     "hf_graphattn/sharing": (300, "the card, the repository"),
     "hf_graphattn/shell": (300, "graphattn: four commands; texts and images for diagnose"),
@@ -38,7 +41,10 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "finetune/experiments": (1750, "grids, sweeps, searches, clusters, statistics, reports"),
     "finetune/models": (500, "tokenizers, models, and what of them is trained"),
     "finetune/objectives": (350, "a file an objective"),
-    "finetune/settings": (850, "flags with transformers' names, recipes and the variants' own flags"),
+    "finetune/settings": (
+        850,
+        "flags with transformers' names, recipes and the variants' own flags",
+    ),
     "finetune/studies": (400, "the studies of docs/evidence.md, and the pages"),
     "tasks": (1000, "five families of tasks, metrics, and text that needs no network"),
     "tests": (21000, "as many as the library, the scripts and the tasks have, and a third more"),

@@ -193,7 +193,9 @@ def test_a_repositorys_own_code_runs_where_it_is_trusted(
     def load(*words: str) -> Any:
         argv = ["--model_name_or_path", str(folder), "--output_dir", "o", *words]
         settings = glue.SCHEMA.parse(argv)
-        config, _ = loading.load_config(settings.model, tasks.get("cola"), pad_token_id=0)
+        config, _ = loading.load_config(
+            settings.model, tasks.get("cola"), SimpleNamespace(pad_token_id=0)
+        )
         return loading.load_model(settings, config)
 
     with pytest.raises(Refused, match=r"^model_name_or_path is .*trust_remote_code"):
@@ -218,5 +220,7 @@ def test_a_patched_folder_needs_no_trust(tmp_path: Path) -> None:
     ga.patch_model(model, ga.GFSAConfig()).save_pretrained(folder)
     words = ["--model_name_or_path", str(folder), "--output_dir", "o", "--trust_remote_code"]
     settings = glue.SCHEMA.parse(words)
-    config, _ = loading.load_config(settings.model, tasks.get("cola"), pad_token_id=0)
+    config, _ = loading.load_config(
+        settings.model, tasks.get("cola"), SimpleNamespace(pad_token_id=0)
+    )
     assert ga.is_patched(loading.load_model(settings, config))

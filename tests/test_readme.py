@@ -164,6 +164,12 @@ def test_the_table_of_controls_says_what_the_studies_found(column: int, study: s
         assert cell == f"{mean} ({paired.interval.as_text(places)})"
 
 
+def test_readmes_row_of_the_sink_says_what_its_study_found() -> None:
+    arm = _arms("scalars-ptb")["sink-1e-2"]
+    mean, interval = f"{arm.paired.mean:+.3f}", arm.paired.interval.as_text(3)
+    assert _row(README, "a learned sink")[2] == f"{_shown(mean, arm)} ({interval})"
+
+
 FIELD = {
     "GFSA": "gfsa",
     "Twicing": "twicing",

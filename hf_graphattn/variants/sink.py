@@ -24,12 +24,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from hf_graphattn.backends import EAGER, SDPA, AttentionInputs, log_sum_exp, one_per_query_head
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels import Kernel
+from hf_graphattn.kernels import Kernel, refuse_second_derivatives
 
 from .base import (
     TRAINABLE_HELP,
@@ -160,8 +159,8 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives(SDPA)
         sink, lse, out, *states = ctx.saved_tensors
         weight = _weight(sink, lse)
         total = (lse + weight.log1p()).squeeze(-1)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from hf_graphattn import backends
 from hf_graphattn.backends import DELEGATE, EAGER
+from hf_graphattn.backends.base import one_per_query_head
 from hf_graphattn.variants import GraphFilter
 
 from .result import Part, Summary
@@ -88,13 +89,13 @@ def measure_heads(
         graph_filter: the layer's filter, on the CPU.
         attend: what the filter was called with, for the whole batch. Where only the architecture's
             own attention knows A, it is that one's, in the model's dtype.
-        value: the values that the filter was called with, (B, H, N, D).
+        value: the values that the filter was called with, (B, H or fewer, N, D).
         sequence: its row in the batch, and the indices of its real tokens, ascending.
         settings: the powers and orders.
     """
     row, keep = sequence
     inputs = attend.inputs.of_sequence(row, keep, exact)
-    value = exact(value[row : row + 1])[:, :, keep]
+    value = one_per_query_head(exact(value[row : row + 1])[:, :, keep], inputs.query)
     attend = backends.make(DELEGATE if attend.name == DELEGATE else EAGER, inputs)
     attention, filtered = attend.matrix[0], graph_filter.matrix(attend, value)[0]
     eigenvalues = spectrum(attention)

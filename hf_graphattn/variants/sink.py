@@ -95,7 +95,7 @@ def fused(inputs: AttentionInputs, value: Tensor, sink: Tensor) -> Tensor:
         mask = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
     # The kernel has one width for all: columns of zeros change no score.
     widest = max(width, inputs.query.shape[-1])
-    states = (inputs.query, inputs.key, value)
+    states: tuple[Tensor, ...] = (inputs.query, inputs.key, value)
     if value.shape[1] != inputs.key.shape[1]:  # the kernel has one number of heads for both
         states = tuple(one_per_query_head(x, inputs.query) for x in states)
     padded = (pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in states)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -184,9 +185,13 @@ def told(tried: Callable[[], Cell]) -> Cell:
 
 
 def line(error: BaseException) -> str:
-    """An error in one line, with its class where it is not the library's own."""
+    """An error in one line, with its class where it is not the library's own.
+
+    Temporary folders have no names, so that each run writes the same table.
+    """
     name = "" if isinstance(error, ga.GraphAttentionError) else f"{type(error).__name__}: "
-    return (name + " ".join(str(error).split()))[:200]
+    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+", "FOLDER", str(error))
+    return (name + " ".join(text.split()))[:200]
 
 
 def outputs(model: nn.Module, batch: dict[str, Any]) -> dict[str, Tensor]:

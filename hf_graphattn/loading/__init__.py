@@ -209,7 +209,8 @@ def _variant(
         raise GraphAttentionError(
             f"{path!r} is a plain checkpoint: its config.json has no 'graph_attn'. Pass the "
             f"filters to put in, graph_attn=GFSAConfig(...); or load it with transformers and "
-            f"call patch_model(model, config)."
+            f"call patch_model(model, config). In a shell, `graphattn supported {path}` lists what "
+            f"could have filters."
         )
     return graph_attn
 

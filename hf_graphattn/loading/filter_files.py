@@ -59,7 +59,7 @@ def save_filters(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     }
     entry = make_entry(config) | {CHECKSUM: checksum(config, tensors.values())}
     about = {"graph_attn": entry, "shape": shape_of(model)}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)  # raises for "", where a Path would be "."
     aside = path.with_suffix(f".{uuid4().hex}.part")  # several processes may write the same
     save_file(tensors, aside, metadata={key: json.dumps(value) for key, value in about.items()})
     aside.replace(path)

@@ -101,7 +101,7 @@ class GraphFilterLayer(nn.Module, BaseTunerLayer):
 
     @property
     def original_module(self) -> nn.Module:
-        """What `model.adapters` reads of PEFT's own wrappers."""
+        """What `model.filters` reads of PEFT's own wrappers."""
         return self.base_layer
 
     @property

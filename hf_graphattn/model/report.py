@@ -29,8 +29,7 @@ SHOWN_HEADS = 8  # of more heads, only the smallest, the mean and the largest va
 class Table:
     """Text when printed, HTML in a notebook.
 
-    title: a line or more. cells: the text of each row. rows: the objects that
-    the cells show.
+    title: a line or more. cells: the text of each row. rows: the objects that the cells show.
     """
 
     title: str
@@ -52,7 +51,8 @@ class Table:
             for tag, cells in (("th", self.headings), *(("td", cells) for cells in self.cells))
         ]
         body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><caption>{html.escape(self.title)}</caption>{body}</table>"
+        caption = html.escape(self.title).replace("\n", "<br>")
+        return f"<table><caption>{caption}</caption>{body}</table>"
 
 
 class ReportRow(NamedTuple):
@@ -158,11 +158,9 @@ def _cost(filters: list[GraphFilter]) -> str:
             extra = measured.get(each.variant_config.variant, measured[kind])
             layers = max(1, each.operands) * each.num_heads / 12
             time, memory = time + layers * extra[0] / 1000, memory + layers * extra[1]
-        parts.append(f"{time:.2g} s and {memory:.0f} MB for {tokens} tokens")
-    return (
-        f"\n{passes} passes of attention (plain: {len(filters)}). Training on two CPU cores takes "
-        f"about so much more, for each sequence: {'; '.join(parts)}"
-    )
+        parts.append(f"{time:.2g} s and {memory:.0f} MB more for a sequence of {tokens} tokens")
+    heading = f"{passes} passes of attention (plain: {len(filters)})"
+    return f"\n{heading}. Training on two CPU cores takes about\n" + ",\n".join(parts)
 
 
 def _row(

@@ -24,12 +24,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from hf_graphattn.backends import EAGER, SDPA, AttentionInputs, log_sum_exp, one_per_query_head
 from hf_graphattn.errors import refusal
-from hf_graphattn.kernels import Kernel
+from hf_graphattn.kernels import Kernel, refuse_second_derivatives
 
 from .base import (
     TRAINABLE_HELP,
@@ -85,7 +84,7 @@ def fused(inputs: AttentionInputs, value: Tensor, sink: Tensor) -> Tensor:
 
     Args:
         inputs: the attention's.
-        value: V of all keys, (B, H, Nk, D), or of the heads of the keys.
+        value: V of all keys, (B, H, Nk, D), or of fewer heads, which query heads share evenly.
         sink: (H, 1, 1), float32 (float64 for float64 states).
     """
     dtype = inputs.query.dtype
@@ -96,9 +95,9 @@ def fused(inputs: AttentionInputs, value: Tensor, sink: Tensor) -> Tensor:
         mask = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
     # The kernel has one width for all: columns of zeros change no score.
     widest = max(width, inputs.query.shape[-1])
-    shared = value.shape[1] == inputs.key.shape[1]
-    key = inputs.key if shared else one_per_query_head(inputs.key, inputs.query)
-    states = (inputs.query, key, value)
+    states: tuple[Tensor, ...] = (inputs.query, inputs.key, value)
+    if value.shape[1] != inputs.key.shape[1]:  # the kernel has one number of heads for both
+        states = tuple(one_per_query_head(x, inputs.query) for x in states)
     padded = (pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in states)
     if mask is not None:  # which the kernel takes of four dimensions
         mask = mask[(None,) * (4 - mask.dim())].to(dtype)
@@ -160,8 +159,8 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives(SDPA)
         sink, lse, out, *states = ctx.saved_tensors
         weight = _weight(sink, lse)
         total = (lse + weight.log1p()).squeeze(-1)

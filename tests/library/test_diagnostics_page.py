@@ -17,8 +17,7 @@ from matplotlib.text import Text
 from tiny import build, inputs
 
 import hf_graphattn as ga
-from hf_graphattn.diagnostics import Diagnosis, diagnose, figures, save_html
-from hf_graphattn.diagnostics import drawing as palette
+from hf_graphattn.diagnostics import Diagnosis, diagnose, drawing, figures, save_html
 from hf_graphattn.diagnostics.drawing import looks
 from hf_graphattn.diagnostics.plots import FIGURES
 from hf_graphattn.variants import base as registry
@@ -192,12 +191,12 @@ def test_every_variant_has_a_look_of_its_own() -> None:
     assert list(found) == list(EVERY)
     for values in zip(*((x.label, x.colour, x.marker) for x in found.values()), strict=True):
         assert len(set(values)) == len(EVERY)
-    assert found["none"].colour == palette.BLACK
+    assert found["none"].colour == drawing.BLACK
     assert looks({"gfsa": "gfsa", "my-arm": "?"})["gfsa"] == found["gfsa"]
     alike = looks({"none": "none", "plain": "none", "GFSA": "gfsa", "gfsa": "gfsa"})
     assert [look.label for look in alike.values()] == ["none", "plain", "GFSA", "gfsa"]
-    many = looks(dict.fromkeys([f"arm-{i}" for i in range(len(palette.COLOURS) + 5)], "?"))
-    assert {look.colour for look in many.values()} == set(palette.COLOURS)
+    many = looks(dict.fromkeys([f"arm-{i}" for i in range(len(drawing.COLOURS) + 5)], "?"))
+    assert {look.colour for look in many.values()} == set(drawing.COLOURS)
     assert [found[n].label for n in ("none", "gfsa", "plat", "laplacian")] == [
         *("plain", "GFSA", "p-LaT", "A - I"),
     ]
@@ -211,12 +210,12 @@ def test_an_arm_of_another_name_looks_like_its_variant_where_that_is_free() -> N
     assert beside["gfsa"] == gfsa
     assert len({look.colour for look in beside.values()}) == 3
     before = looks({"before": "none", "none": "none"})
-    assert [look.colour for look in before.values()] == [palette.GREY, palette.BLACK]
+    assert [look.colour for look in before.values()] == [drawing.GREY, drawing.BLACK]
 
 
 def test_settings_with_a_name_of_their_own_have_a_look_of_their_own() -> None:
     """Of one variant three, beside it and without it; another variant's arm of the name has not."""
-    arms = {name: variant for name, (variant, _, _) in palette.PRESETS.items()}
+    arms = {name: variant for name, (variant, _, _) in drawing.PRESETS.items()}
     beside = looks({name: name for name in EVERY} | arms)
     assert {name: beside[name] for name in arms} == looks(arms)
     assert len({look.colour for look in beside.values()}) == len({*EVERY, *arms})
@@ -257,12 +256,12 @@ def test_a_variant_of_another_package_takes_no_colour_of_ours(
     with pytest.raises(ga.GraphAttentionError, match=r"colour of variant 'taken' is 3; .* gfsa's"):
         ga.register("taken")(TakenConfig)
 
-    assert [palette.title(name) for name in ("heat", "cold", "gfsa")] == [
+    assert [drawing.title(name) for name in ("heat", "cold", "gfsa")] == [
         "heat",
         "The Cold",
         "GFSA",
     ]
     every = looks({name: name for name in (*EVERY, "heat", "cold")})
     assert {name: every[name] for name in EVERY} == ours
-    assert (every["cold"].label, every["cold"].colour) == ("The Cold", palette.COLOURS[20])
+    assert (every["cold"].label, every["cold"].colour) == ("The Cold", drawing.COLOURS[20])
     assert len({look.colour for look in every.values()}) == len(EVERY) + 2

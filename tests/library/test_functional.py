@@ -37,6 +37,21 @@ def test_at_plain_attention_it_is_torchs_own() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("heads", [(4, 2), (2, 4), (2, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("variant", ["degree1", "gain", "gfsa", "laplacian", "sink", "temperature"])
+def test_keys_and_values_may_have_other_heads(variant: str, heads: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    graph_filter = built(VARIANT_CASES[variant], HEADS).double()
+    given = [torch.randn(2, h, LENGTH, 8).double().requires_grad_() for h in (HEADS, *heads)]
+    found = []
+    for repeat in (False, True):
+        each = [x.repeat_interleave(HEADS // x.shape[1], 1) if repeat else x for x in given]
+        out = ga.attention(*each, graph_filter)
+        leaves = [*given, *graph_filter.parameters()]
+        found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    torch.testing.assert_close(found[0], found[1])
+
+
 @pytest.mark.parametrize("shape", [(7, 7), (3, 7, 7)])
 @pytest.mark.parametrize("config", [ga.GFSAConfig(order=4, w_K=0.3), ga.PLaTConfig(p=1.5)])
 def test_masks_may_lack_the_batch_and_the_heads(

@@ -55,7 +55,8 @@ def test_blocks_are_the_whole_forward_and_in_every_gradient(kind: str, degree: i
 
 
 @pytest.mark.parametrize(
-    ("config", "backend"), [(ga.GFSAConfig, "shared"), (ga.PLaTConfig, "blockwise")]
+    ("config", "backend"),
+    [(ga.GFSAConfig, "shared"), (ga.PLaTConfig, "blockwise"), (ga.SinkConfig, "sdpa")],
 )
 def test_second_derivatives_are_refused(config: type[ga.VariantConfig], backend: str) -> None:
     """Of a sum too, whose gradient is constant: torch would leave the kernel's derivative out."""

@@ -230,8 +230,13 @@ def test_a_plain_checkpoint_is_patched_on_load(tmp_path: Path) -> None:
         ga.from_pretrained(tmp_path / "plain")
 
 
-def test_damaged_and_missing_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = MODELS["BERT"]()
+    monkeypatch.chdir(tmp_path)  # where an empty path must write nothing
+    with pytest.raises(FileNotFoundError):
+        ga.save_filters(patched("BERT"), "")
     with pytest.raises(ga.GraphAttentionError, match=r"has no graph_filters.*save_filters"):
         ga.load_filters(model, tmp_path)
     path = ga.save_filters(patched("BERT"), tmp_path)

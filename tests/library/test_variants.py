@@ -452,8 +452,7 @@ def test_what_the_fused_sink_cannot_compute_keeps_the_matrix_or_is_refused() -> 
         ga.SinkConfig(sink=-0.1)
 
 
-def test_second_derivatives_of_the_sink() -> None:
-    """The kept matrix gives them, and the fused pass says that it does not."""
+def test_the_kept_matrix_has_second_derivatives_of_the_sink() -> None:
     tensors = tuple(x.double().requires_grad_() for x in states(4, 3, width=2, batch=1))
     graph_filter = ga.SinkConfig(sink=0.7).build(4).double()
 
@@ -461,11 +460,6 @@ def test_second_derivatives_of_the_sink() -> None:
         return graph_filter(make("eager", inputs_of(query, key, None, True)), value)
 
     assert torch.autograd.gradgradcheck(run, (*tensors, *graph_filter.parameters()))
-    query, key, value = tensors
-    out = sunk(inputs_of(query, key, None, True), value, "sdpa")
-    (first,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
 
 
 # LASER

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from columns import Subject
+from columns import Subject, line
 from edges import leading
 from matrix import joined
 from refusals import refused, untouched
@@ -51,6 +52,12 @@ def test_the_table_and_its_page_say_which_types_the_list_has() -> None:
     types = list(verified_types(re.search(r"transformers\s(\d\S+),", text)[1]))
     assert [name for name in verified if ", " not in name] == types
     assert f"\n| yes | {len(types)} |" in text
+
+
+def test_the_table_names_no_temporary_folder() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        assert line(OSError(f"{folder!r} is empty")) == "OSError: 'FOLDER' is empty"
+    assert tempfile.gettempdir() not in PAGE.with_suffix(".csv").read_text("utf-8")
 
 
 def test_the_page_tells_what_tiny_configs_switch_off_each_with_its_reason() -> None:

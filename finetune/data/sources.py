@@ -125,7 +125,11 @@ def with_flags(task: Task, arguments: SourceArguments) -> Task:
             raise refusal("text_column_names", texts, allowed, "Name as many.")
     if (name := values.get("eval_split_name")) is not None:
         changes["validation_splits"] = (Split(name),)
-    return with_metrics(replace(task, **changes), arguments.metric)
+    task = replace(task, **changes)
+    if task.label_column in task.text_columns:
+        allowed = f"columns of text other than the label's, {task.label_column}"
+        raise refusal("text_column_names", list(task.text_columns), allowed, "Name others.")
+    return with_metrics(task, arguments.metric)
 
 
 def with_metrics(task: Task, names: Sequence[str] | None) -> Task:

@@ -100,7 +100,9 @@ def read(
         flags = {flag: {**names, "train": task.train_split}.get(x, x) for flag, x in flags.items()}
         text: Sequence[str] = task.text_columns
     else:
-        text = (*(getattr(arguments, "text_column_names", None) or ()), *TEXT_NAMES)
+        flagged = (getattr(arguments, flag, None) for flag in ("text_column", "text_column_name"))
+        named = getattr(arguments, "text_column_names", None) or ()
+        text = (*named, *filter(None, flagged), *TEXT_NAMES)
     files = {flags[flag]: [path] for flag, path in own.items()}
     reader = _reader(own, readers)
     rows = take(files, None, task) if take else read_files(reader, files, text)

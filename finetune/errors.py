@@ -26,7 +26,10 @@ STOPPED = (
     "the last one with --resume_from_checkpoint last."
 )
 INSTALL = "The scripts need it: {}, or start them with the Python that has it."
-EXTRAS = {"optuna": "sweep", "distributed": "dask", "submitit": "slurm"}  # others are in finetune
+# Of packages that are not in the extra finetune.
+EXTRAS = {"optuna": "sweep", "distributed": "dask", "submitit": "slurm", "torchvision": "images"}
+EXTRAS |= {"PIL": "images", "jiwer": "speech", "soundfile": "speech"}
+EXTRAS |= {"matplotlib": "plots", "seaborn": "plots"}
 FEW = 4  # names in a question
 FIRST = 10.0  # seconds: the launcher ends the other processes once the first has ended
 

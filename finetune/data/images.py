@@ -300,7 +300,11 @@ def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> Data
         raise refusal("train_val_split", share, allowed, "Drop the flag.")
     classes = checks.label_numbers(task, task.train_split, train, may_hide=False)
     numbers = range(len(train))
-    kept, held = train_test_split(numbers, test_size=share, stratify=classes, random_state=0)
+    try:
+        kept, held = train_test_split(numbers, test_size=share, stratify=classes, random_state=0)
+    except ValueError as error:
+        allowed = f"a share that leaves rows of each class on both sides of {len(train)}"
+        raise refusal("train_val_split", share, allowed, reason(error)) from None
     parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held))}
     return DatasetDict({**rows, **parts})
 

@@ -169,7 +169,7 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
     for name in names:
         if name not in rows:
             where = source(next(iter(rows.values()))) if rows else ""
-            what, value = f"the data of task {task.name}{where}", f"without split {name!r}"
+            what, value = f"the data of task {task.name}{where}", Words(f"without split {name!r}")
             allowed = f"data with the splits {', '.join(names)}; it has {joined(rows) or 'none'}"
             raise refusal(what, value, allowed, "Add it, or choose another task or data set.")
         what = f"split {name!r} of task {task.name}{source(rows[name])}"
@@ -179,7 +179,7 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
         wanted = [*task.input_columns, *([task.label_column] if has_labels else [])]
         known = [column for column in rows[name].column_names if column != sources.ROW]
         if missing := [column for column in wanted if column not in known]:
-            value = f"without column {missing[0]!r}"
+            value = Words(f"without column {missing[0]!r}")
             allowed = f"rows with {', '.join(wanted)}; it has {joined(known)}"
             raise refusal(what, value, allowed, f"Name or rename its columns. {COMMAS}")
 

@@ -100,7 +100,9 @@ def read(
         flags = {flag: {**names, "train": task.train_split}.get(x, x) for flag, x in flags.items()}
         text: Sequence[str] = task.text_columns
     else:
-        text = (*(getattr(arguments, "text_column_names", None) or ()), *TEXT_NAMES)
+        flagged = (getattr(arguments, flag, None) for flag in ("text_column", "text_column_name"))
+        named = getattr(arguments, "text_column_names", None) or ()
+        text = (*named, *filter(None, flagged), *TEXT_NAMES)
     files = {flags[flag]: [path] for flag, path in own.items()}
     reader = _reader(own, readers)
     rows = take(files, None, task) if take else read_files(reader, files, text)
@@ -125,7 +127,11 @@ def with_flags(task: Task, arguments: SourceArguments) -> Task:
             raise refusal("text_column_names", texts, allowed, "Name as many.")
     if (name := values.get("eval_split_name")) is not None:
         changes["validation_splits"] = (Split(name),)
-    return with_metrics(replace(task, **changes), arguments.metric)
+    task = replace(task, **changes)
+    if task.label_column in task.text_columns:
+        allowed = f"columns of text other than the label's, {task.label_column}"
+        raise refusal("text_column_names", list(task.text_columns), allowed, "Name others.")
+    return with_metrics(task, arguments.metric)
 
 
 def with_metrics(task: Task, names: Sequence[str] | None) -> Task:

@@ -315,6 +315,10 @@ def _kept(encoded: Dataset, arguments: SpeechDataArguments) -> list[int]:
     kept = np.flatnonzero((seconds >= (least or 0)) & (seconds <= (most or np.inf))).tolist()
     if len(kept) < len(seconds):
         logger.info(f"{len(seconds) - len(kept)} of {len(seconds)} training rows are left out")
+    if not kept:
+        what = "min_duration_in_seconds, max_duration_in_seconds"
+        allowed = f"those of training rows: {seconds.min():.3g} to {seconds.max():.3g}"
+        raise refusal(what, (least, most), allowed, "Change them.")
     return kept
 
 

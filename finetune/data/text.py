@@ -214,10 +214,16 @@ def loaders(
     """Batches of training blocks, and of the windows of each other split.
 
     ``origin`` says where the text comes from.
+
+    Raises ``ValueError`` if a split has fewer than two tokens.
     """
     stride = settings.data.stride
     rows: dict[str, Any] = {n: Windows(x.tokens, blocks.size, stride) for n, x in texts.items()}
     rows[task.train_split] = blocks
+    if short := [name for name, split in rows.items() if not len(split)]:
+        value = f"{len(texts[short[0]].tokens)} tokens"
+        what = f"split {short[0]!r} of task {task.name}"
+        raise refusal(what, value, "2 tokens or more", "Give more text.")
     sampler = Offsets(blocks) if settings.data.random_offsets else None
     # Half a block leaves room for what the model writes after it.
     opening = texts[task.validation_splits[0].name].tokens[: min(OPENING, blocks.size // 2)]

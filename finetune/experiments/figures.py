@@ -97,7 +97,7 @@ def _lines(task: TaskResult, flag: str, lines: Mapping[str, list[ArmResult]]) ->
         panels = [[(arm.setting[flag], arm.mean, arm.deviation or 0) for arm in arms]]
         panels += [[(a.setting[flag], a.paired.mean, _half(a)) for a in arms if a.paired]]
         for axis, rows in zip(axes, panels, strict=False):
-            x, y, band = np.array(rows).T
+            x, y, band = np.reshape(rows, (-1, 3)).T  # of a line without pairs there are none
             drawing.line(axis, look[label], (x, y, band), label or title(variant))
         for arm in arms:
             dots = [arm.setting[flag]] * len(arm.values), [*arm.values.values()]

@@ -212,7 +212,10 @@ def load_model(
 def _read(load: Any, path: str, **options: Any) -> PreTrainedModel:
     try:
         return load(path, **options)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a head of another size
+    except ga.GraphAttentionError:
+        raise
+    # RuntimeError: a head of another size; ValueError: a model of another kind.
+    except (OSError, RuntimeError, ValueError) as error:
         allowed = "a hub id that can be reached, or a folder, with weights that fit"
         raise refusal("model_name_or_path", path, allowed, reason(error)) from error
 

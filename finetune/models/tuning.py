@@ -75,7 +75,9 @@ def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:
 
 def save(model: Any, folder: Path, weights: dict[str, Any]) -> None:
     """As `save_pretrained`; beside an adapter, its base's filters, and how both are loaded."""
-    model.save_pretrained(folder, state_dict=weights)
+    # PEFT takes a head that is called lm_head for an embedding, and speech models have none.
+    options = {"save_embedding_layers": False} if is_adapted(model) else {}
+    model.save_pretrained(folder, state_dict=weights, **options)
     if is_adapted(model) and ga.is_patched(model):
         ga.save_filters(model, folder)
         with (folder / "README.md").open("a", encoding="utf-8") as card:  # PEFT's own card

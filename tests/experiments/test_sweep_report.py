@@ -110,6 +110,20 @@ def test_paired_differences_are_drawn_beside_the_metric() -> None:
     assert corners == {(4, -4), (4, 0), (7, 1), (7, 5)}
 
 
+def test_a_line_without_pairs_is_drawn_beside_one_that_has_them() -> None:
+    """As of a sweep that is not finished."""
+    found = found_of(order=[2, 3], w_0=[0.0, 0.1])
+    arms = [
+        replace(arm, values={5: 1.0}) if arm.setting.get("w_0") == 0.1 else arm
+        for arm in found.arms
+    ]
+    above, below = sensitivity(against_baseline([replace(found, arms=arms)])[0]).axes
+    assert [[len(x.get_xdata()) for x in curves(axis)] for axis in (above, below)] == [
+        [2, 2],
+        [2, 0],
+    ]
+
+
 @pytest.mark.parametrize(
     ("swept", "drawn"),
     [

@@ -113,7 +113,7 @@ def test_splits_that_do_not_fit(tmp_path: Path) -> None:
     assert f"row 2 of {other}, column label" in message
     assert "is 1; allowed: the labels of the training rows: 3, 7" in message
     message = refusal("glue", train_file=train)
-    assert f"in {train} is \"without split 'validation'\"" in message
+    assert f"in {train} is without split 'validation';" in message
     hidden = write(tmp_path / "hidden.csv", f"{HEAD}a,3\nb,\n")
     files = {"train_file": train, "validation_file": train, "test_file": hidden}
     message = refusal("glue", **files, predict=True)

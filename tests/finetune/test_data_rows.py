@@ -117,6 +117,8 @@ def test_a_tasks_columns_may_have_other_names(tmp_path: Path) -> None:
     assert rows["train"][:] == {"NA": ["007", "a dog"], "labels": [0, 1]}
     with pytest.raises(Refused, match=r"allowed: a column for each of task rte: sentence1, sent"):
         load("glue", task_name="rte", **flags)
+    with pytest.raises(Refused, match=r"columns of text other than the label's, is_good"):
+        load("glue", **{**flags, "text_column_names": ["is_good"]})
     for names in (["a", "b", "c"], ["a,"], ["a", "a"]):
         with pytest.raises(Refused, match=r"allowed: one column, or two that are read as a pair"):
             DataArguments(text_column_names=names)

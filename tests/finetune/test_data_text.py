@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, GPT2Config
 import tasks
 from finetune.data import text as texts
 from finetune.data.text import Blocks, Offsets, Windows
+from finetune.lm import SCHEMA
 from finetune.models import language
 from finetune.settings.language import LanguageDataArguments, LanguageModelArguments
 from tasks import lm
@@ -183,12 +184,20 @@ def test_refusals_of_sizes(tokenizer) -> None:
     text = texts.Text(torch.zeros(9, dtype=torch.int32), None)
     with pytest.raises(ValueError, match="is '9 tokens'; allowed: block_size 16 or more"):
         texts.training_blocks(task, {"train": text, "validation": text}, 16)
+    both = {"train": text, "validation": texts.Text(text.tokens[:1], None)}
+    start = {"model_type": "gpt2", "tokenizer_name": "char"}
+    settings = SCHEMA.run({"output_dir": ".", **start})
+    with pytest.raises(ValueError, match="of task demo is '1 tokens'; allowed: 2 tokens or more"):
+        texts.loaders(settings, task, both, texts.training_blocks(task, both, 4), {})
 
 
 def test_refusals_of_sources(tmp_path: Path) -> None:
     words, numbers = tmp_path / "own.txt", tmp_path / "own.csv"
     words.write_text("some words\n")
     numbers.write_text("number,other\n1,2\n")
+    files = {"train_file": str(numbers), "validation_file": str(numbers)}
+    _, rows = load(text_column="number", **files)
+    assert rows["train"][:] == {"number": ["1"]}  # text, since it is named so
     cases = [
         ({}, "task_name is None; allowed: ptb, wikitext2, wikitext103, demo. Choose one"),
         ({"task_name": "cola"}, "known tasks for finetune/lm.py: ptb, .*Run it with finetune/glue"),

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def test_an_error_for_people_is_one_line(
         errors.exit_with(raising(error))
     assert stopped.value.code == 2
     assert capsys.readouterr().err == f"error: {' '.join(str(error).split())}\n"
+
+
+@pytest.mark.parametrize("package", errors.EXTRAS)
+def test_the_extra_that_is_named_has_the_package(package: str) -> None:
+    extras = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
+    names = "\n".join(extras["optional-dependencies"][errors.EXTRAS[package]])
+    assert {"PIL": "pillow"}.get(package, package) in names
 
 
 def test_the_error_of_a_process_that_reads_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,8 +156,12 @@ def test_tables_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"validation_dir": None}, "the data of task own_files in /train is \"without split 'vali"),
+        ({"validation_dir": None}, "the data of task own_files in /train is without split 'vali"),
         ({"train_val_split": "0.3"}, "train_val_split is 0.3; allowed: None with data that has va"),
+        (
+            {"validation_dir": None, "train_val_split": "0.01"},
+            "train_val_split is 0.01; allowed: a share that leaves rows of each class",
+        ),
         ({"model_type": "gpt2", "config_overrides": None}, "model_type is 'gpt2'; allowed: a type"),
         ({"config_overrides": f"{VIT},num_channels=2"}, "num_channels is 2; allowed: 1 (L), 3 (RG"),
         ({"image_processor_name": "finetune/demo/bert"}, "image_processor_name is 'finetune/demo/"),

@@ -102,6 +102,8 @@ def test_other_label_names_are_reported(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_head_of_another_size_is_refused_and_the_remedy_works(bert: Path) -> None:
     with pytest.raises(ValueError, match=r"with weights that fit.*`ignore_mismatched_sizes`"):
         load(bert, MNLI)
+    with pytest.raises(ValueError, match=r"with weights that fit.*this kind of AutoModel"):
+        load(Path("finetune/demo/wav2vec2"), MNLI)
     model, order = load(bert, MNLI, "--ignore_mismatched_sizes")
     assert (model.classifier.out_features, order) == (3, [0, 1, 2])
 

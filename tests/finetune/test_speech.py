@@ -195,6 +195,9 @@ def test_batches_are_of_like_lengths_and_durations_as_asked(tmp_path: Path) -> N
     log = (tmp_path / "out" / "train_log.jsonl").read_text().splitlines()
     # Of the four training rows, of 150 to 240 samples, the first is too short; the longest leads.
     assert json.loads(log[0])["tokens"] - 240 in (180, 210)
+    long = ("--min_duration_in_seconds", "9", "--overwrite_output_dir")
+    with pytest.raises(ValueError, match=r"\(9.0, None\); allowed: those of training"):
+        run(tmp_path, *untrained(tmp_path), *long)
 
 
 @pytest.mark.full

@@ -9,8 +9,9 @@ import tiny
 import torch
 from accelerate import PartialState
 from glue_runs import flags, written
+from peft import PeftModel
 from tiny_task import rows
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCTC, AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_graphattn as ga
 import tasks
@@ -85,6 +86,21 @@ def test_every_base_layer_gets_lora_and_every_head_is_trained(architecture: str)
     kinds = {"lora_A", "lora_B", "graph_filter.modules_to_save", *heads}
     assert {kind for kind in kinds if any(kind in name for name in trained)} == kinds
     assert all(any(kind in name for kind in kinds) for name in trained)
+
+
+def test_lora_of_a_model_without_embeddings_is_saved_and_loads(tmp_path: Path) -> None:
+    """PEFT takes its head, lm_head, for an embedding."""
+    plain, again = (
+        AutoModelForCTC.from_pretrained("finetune/demo/wav2vec2", dtype=torch.float32)
+        for _ in range(2)
+    )
+    adapted = tuning.tuned(plain, tuning.TuningArguments(peft="lora"))
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            parameter.add_(0.5 * parameter.requires_grad)
+    tuning.save(adapted, tmp_path, adapted.state_dict())
+    loaded, sounds = PeftModel.from_pretrained(again, tmp_path), torch.randn(1, 4000)
+    assert torch.equal(loaded.eval()(sounds).logits, adapted.eval()(sounds).logits)
 
 
 def test_flags_that_mean_nothing_are_refused(tmp_path: Path) -> None:

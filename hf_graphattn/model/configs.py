@@ -29,7 +29,10 @@ from hf_graphattn.version import __version__
 # The value of `attn_implementation` in config.json. No function has this name, so transformers by
 # itself refuses to load the folder, with an error that shows the name, and so how to load it.
 # 0.2.0 wrote the function's name alone, which is read too.
-SAVED = "hf_graphattn.from_pretrained(folder); any other loses its graph filters"
+SAVED = (
+    "hf_graphattn.from_pretrained(folder), or trust_remote_code=True; any other way loses its "
+    "graph filters"
+)
 IMPLEMENTATION, ENTRY = "attn_implementation", "graph_attn"
 FORMAT = 1  # of the entry
 # The attribute of a patched model that holds its `ConfigCopy`s.

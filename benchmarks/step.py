@@ -65,6 +65,7 @@ CASES = {
     "gpt2-dropout": Case(partial(gpt2, 0.1), 1, 1024),
     "bert-dropout": Case(partial(bert, 0.1), 8, 128),
     "characters-4": Case(partial(characters, 4), 12, 64),
+    "characters-5": Case(partial(characters, 5), 12, 64),
     "characters-12": Case(partial(characters, 12), 12, 64),
     "gpt2-large-batch": Case(partial(gpt2, 0.0), 8, 1024),
     "bert-large-batch": Case(partial(bert, 0.1), 32, 128),

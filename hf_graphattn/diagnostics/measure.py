@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_graphattn import backends
-from hf_graphattn.backends import DELEGATE, EAGER
-from hf_graphattn.backends.base import one_per_query_head
+from hf_graphattn.backends import DELEGATE, EAGER, one_per_query_head
 from hf_graphattn.variants import GraphFilter
 
 from .result import Part, Summary

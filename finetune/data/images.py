@@ -15,14 +15,13 @@ import datasets
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 from PIL.Image import Image
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from finetune.data import augmentation, sources
 from finetune.data import rows as checks
 from finetune.data.loaders import Batching, Loaders, of_splits
-from finetune.data.streaming import InWindows, Streamed, Training
-from finetune.data.wording import Words, joined, reason, refusal
+from finetune.data.streaming import InWindows, Streamed, streamed
+from finetune.errors import Plain, joined, reason, refusal
 from finetune.settings.images import ImageDataArguments
 from finetune.settings.schema import Run
 from finetune.terminal import track
@@ -33,7 +32,7 @@ CHUNK = 512  # images that are checked together
 # More bits a pixel than the eight of an image processor: Pillow would cut them off at 255.
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L")
 # Types of columns that `datasets` reads as images.
-ENCODED = (*checks.TEXT_KINDS, "binary", "struct", "PIL.Image.Image")
+ENCODED = (checks.TEXT, "binary", "struct", "PIL.Image.Image")
 Rows = Mapping[str, Dataset | Streamed]
 
 
@@ -104,10 +103,9 @@ class Images:
 
     def _checked(self, row: int) -> bytes:
         cells = self.rows[row]
-        value = cells["image"] or {"bytes": None, "path": None}
-        self._image(row, value)
-        data = Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
-        return hashlib.sha256(data).digest() + str(cells.get("labels")).encode()
+        self._image(row, cells["image"])
+        content = hashlib.sha256(sources.content(cells["image"]))
+        return content.digest() + str(cells.get("labels")).encode()
 
     def _image(self, row: int, value: Mapping[str, Any] | None) -> Image:
         """The image, upright as its camera says."""
@@ -120,9 +118,9 @@ class Images:
         except Exception as error:  # of whichever of Pillow's readers finds the fault
             remedy = f"Write it again, or drop it. Reading it raised {reason(error)}"
             allowed = "an image that Pillow can read"
-            raise refusal(what, Words("unreadable"), allowed, remedy) from None
+            raise refusal(what, Plain("unreadable"), allowed, remedy) from None
         if image.mode in DEEP:
-            mode, allowed = Words(f"of mode {image.mode}"), "images of 8 bits a pixel"
+            mode, allowed = Plain(f"of mode {image.mode}"), "images of 8 bits a pixel"
             remedy = "Convert it: Pillow would cut its values off at 255."
             raise refusal(what, mode, allowed, remedy)
         return image.convert(self.inputs.mode)
@@ -170,29 +168,36 @@ def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
 
     Under ``streaming`` the training rows stay where they are.
 
-    Raises ``ValueError`` if the source, a split or a column is missing, a label is none of the
-    training rows', or torchvision is needed and cannot be imported.
+    Raises:
+        ValueError: the source, a split or a column is missing, a label is none of the training
+            rows', or torchvision is needed and cannot be imported.
     """
     if arguments.needs_torchvision:
         augmentation.transforms()  # before minutes of reading
-    stream = Training(images.TRAIN, predict) if arguments.streaming else None
     own_task = partial(_own_task, arguments)
     if arguments.train_dir is not None:
         rows = _folders(arguments)
         task = sources.with_flags(own_task(rows), arguments)
     else:
-        readers = {".parquet": "parquet"}
-        task, rows = sources.read(arguments, images.FAMILY, own_task, readers, stream)
-    task = _with_columns(task, rows, arguments)
-    checks.check_splits(task, rows, [task.train_split])
-    task = _with_names(task, rows, streaming=arguments.streaming)
-    rows = _with_validation(task, sources.numbered(rows), arguments.train_val_split)
-    checked = checks.checked(task, rows, arguments, predict)
+        reader = partial(streamed, images.TRAIN) if arguments.streaming else sources.read_files
+        task, rows = sources.read(arguments, images.FAMILY, own_task, predict, reader)
+    whole = {n: x.sample() if isinstance(x, Streamed) else x for n, x in rows.items()}
+    task = _with_columns(task, whole, arguments)
+    checks.check_splits(task, whole, [task.train_split])
+    train = rows[task.train_split]
+    task = _with_names(task, whole, streaming=isinstance(train, Streamed))
+    share, classes = arguments.train_val_split, None
+    if share is not None:
+        classes = checks.label_numbers(task, task.train_split, train, may_hide=False)
+    whole = sources.numbered(whole)
+    whole = checks.with_validation(task, whole, "train_val_split", share, classes)
+    checked = checks.checked(task, whole, arguments, predict)
     encoded: dict[str, Any] = {n: _encoded(task, n, split) for n, split in checked.items()}
-    if stream is not None:
+    if isinstance(train, Streamed):
         names = {task.image_column: "image", task.label_column: "labels"}
-        limit, window = arguments.max_train_samples, arguments.window
-        encoded[task.train_split] = stream.rows.first(limit, names, window)
+        encoded[task.train_split] = train.first(
+            arguments.max_train_samples, names, arguments.window
+        )
     return task, encoded
 
 
@@ -284,29 +289,10 @@ def _with_names(task: Task, rows: DatasetDict, *, streaming: bool) -> Task:
         if not set(names) <= set(known):
             allowed = f"those of split {task.train_split!r}: {joined(known)}"
             remedy = "Name the classes alike in all splits."
-            raise refusal(f"the classes of split {name!r}", Words(joined(names)), allowed, remedy)
+            raise refusal(f"the classes of split {name!r}", Plain(joined(names)), allowed, remedy)
     few = len(known) <= 5  # all of which are among the five best
     kept = tuple(each for each in task.metrics if each.name != images.TOP5.name or not few)
     return replace(task, label_names=tuple(known), metrics=kept)
-
-
-def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
-    """The rows; where a share is asked for, the validation split is drawn from the training's."""
-    name, train = task.validation_splits[0].name, rows[task.train_split]
-    if share is None:
-        return rows
-    if name in rows:
-        allowed = f"None with data that has {name}"
-        raise refusal("train_val_split", share, allowed, "Drop the flag.")
-    classes = checks.label_numbers(task, task.train_split, train, may_hide=False)
-    numbers = range(len(train))
-    try:
-        kept, held = train_test_split(numbers, test_size=share, stratify=classes, random_state=0)
-    except ValueError as error:
-        allowed = f"a share that leaves rows of each class on both sides of {len(train)}"
-        raise refusal("train_val_split", share, allowed, reason(error)) from None
-    parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held))}
-    return DatasetDict({**rows, **parts})
 
 
 def _encoded(task: Task, name: str, rows: Dataset) -> Dataset:

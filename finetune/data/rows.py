@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
+from sklearn.model_selection import train_test_split
 
 from finetune.data import sources
-from finetune.data.wording import Words, cell, joined, refusal
-from finetune.errors import Refused
+from finetune.errors import Plain, Refused, cell, joined, refusal
 from finetune.settings.groups import DataArguments, SourceArguments
 from tasks import Task, metrics
 
-TEXT_KINDS = ("string", "large_string")
+TEXT = "string"  # the kind of a column of text
 OWN_FILES = "own_files"
 EXACT = float(2**53)  # beyond it a float holds no whole number exactly
 # How programs write a missing value into csv.
@@ -85,7 +85,7 @@ class Column:
     def of_wrong_type(self, allowed: str, remedy: str) -> Refused:
         """The error of the column's type."""
         what = f"column {self.name} of split {self.split!r}{source(self.rows)}"
-        return refusal(what, Words(f"of type {self.feature}"), allowed, remedy)
+        return refusal(what, Plain(f"of type {self.feature}"), allowed, remedy)
 
 
 def load(arguments: DataArguments, family: str, predict: bool) -> tuple[Task, DatasetDict]:
@@ -93,7 +93,7 @@ def load(arguments: DataArguments, family: str, predict: bool) -> tuple[Task, Da
 
     Raises ``ValueError`` if the source, a split or a column is missing, or a label is out of range.
     """
-    task, rows = sources.read(arguments, family, partial(_own_task, arguments, family))
+    task, rows = sources.read(arguments, family, partial(_own_task, arguments, family), predict)
     return task, checked(task, rows, arguments, predict)
 
 
@@ -107,7 +107,7 @@ def _own_task(arguments: DataArguments, family: str, rows: DatasetDict | None) -
     label = arguments.label_column_name or "label"
     train = rows.get("train", Dataset.from_dict({}))
     kinds = {name: kind(feature) for name, feature in train.features.items()}
-    known = [n for n, kind in kinds.items() if n != label and kind in TEXT_KINDS]
+    known = [n for n, kind in kinds.items() if n != label and kind == TEXT]
     texts = arguments.text_column_names or known
     if label not in kinds or (len(texts) != 1 and texts is known):
         value = f"a table with the columns {joined(f'{n} ({k})' for n, k in kinds.items())}"
@@ -117,7 +117,7 @@ def _own_task(arguments: DataArguments, family: str, rows: DatasetDict | None) -
         )
         examples = ",".join(known[:2]) or "NAME"
         remedy = f"Give --label_column_name, --text_column_names {examples}. {COMMAS}"
-        raise refusal(f"train_file{source(train)}", Words(value), allowed, remedy)
+        raise refusal(f"train_file{source(train)}", Plain(value), allowed, remedy)
     names = label_names(Column(OWN_FILES, "train", train, label))
     is_score = names is None
     return Task(
@@ -169,7 +169,10 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
     for name in names:
         if name not in rows:
             where = source(next(iter(rows.values()))) if rows else ""
-            what, value = f"the data of task {task.name}{where}", Words(f"without split {name!r}")
+            what, value = (
+                f"the data of task {task.name}{where}",
+                Plain(f"without split {name!r}"),
+            )
             allowed = f"data with the splits {', '.join(names)}; it has {joined(rows) or 'none'}"
             raise refusal(what, value, allowed, "Add it, or choose another task or data set.")
         what = f"split {name!r} of task {task.name}{source(rows[name])}"
@@ -179,25 +182,43 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
         wanted = [*task.input_columns, *([task.label_column] if has_labels else [])]
         known = [column for column in rows[name].column_names if column != sources.ROW]
         if missing := [column for column in wanted if column not in known]:
-            value = Words(f"without column {missing[0]!r}")
+            value = Plain(f"without column {missing[0]!r}")
             allowed = f"rows with {', '.join(wanted)}; it has {joined(known)}"
             raise refusal(what, value, allowed, f"Name or rename its columns. {COMMAS}")
 
 
-def with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
-    """The rows; with a share in per cent the validation split is the end of the training rows."""
+def with_validation(
+    task: Task, rows: DatasetDict, flag: str, share: float | None, classes: Any = None
+) -> DatasetDict:
+    """The rows, whose validation split is a share of the training rows.
+
+    Args:
+        task: names the splits.
+        rows: of each split.
+        flag: that gives the share.
+        share: None: as they are; per cent of the rows, the last ones; with ``classes`` a part of 1.
+        classes: each training row's class; the same share of each is drawn.
+
+    Raises:
+        Refused: there is a validation split, or either part would have no rows.
+    """
     if share is None:
         return rows
-    name, flag = task.validation_splits[0].name, "validation_split_percentage"
+    name = task.validation_splits[0].name
     if name in rows:
         raise refusal(flag, share, f"None with data that has {name}", "Drop the flag.")
     check_splits(task, rows, [task.train_split])
     train = rows[task.train_split]
-    first = len(train) - round(len(train) * share / 100)
-    if not 0 < first < len(train):
-        allowed = f"a share that leaves rows on both sides of {len(train)}"
-        raise refusal(flag, share, allowed, "Give another share, or a validation_file.")
-    parts = {task.train_split: train.take(first), name: train.skip(first)}
+    how: dict[str, Any] = {"test_size": round(len(train) * share / 100), "shuffle": False}
+    if classes is not None:
+        how = {"test_size": share, "stratify": classes, "random_state": 0}
+    try:
+        kept, held_out = train_test_split(range(len(train)), **how)
+    except ValueError:
+        each = "" if classes is None else " of each class"
+        allowed = f"a share that leaves rows{each} on both sides of {len(train)}"
+        raise refusal(flag, share, allowed, "Give another share, or validation data.") from None
+    parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held_out))}
     return DatasetDict({**rows, **parts})
 
 
@@ -222,7 +243,7 @@ def _labelled(task: Task, name: str, rows: Dataset) -> Dataset:
         kinds = pc.unique(labels).to_pylist()
         if len(kinds) == 1:
             what = f"column {task.label_column} of split {name!r}{source(rows)}"
-            value = Words(f"{cell(task.label_names[kinds[0]])!r} in all rows")
+            value = Plain(f"{cell(task.label_names[kinds[0]])!r} in all rows")
             remedy = "Add or shuffle rows, or raise max_train_samples."
             raise refusal(what, value, "two labels or more", remedy)
     kept = (*task.input_columns, sources.ROW)
@@ -234,7 +255,7 @@ def kind(feature: Any) -> str:
     """The type of a column in one word; nested ones are `struct` or `list`."""
     if isinstance(feature, dict):
         return "struct"
-    return str(getattr(feature, "dtype", "list"))
+    return str(getattr(feature, "dtype", "list")).removeprefix("large_")
 
 
 def check_text(task: Task, split: str, rows: Dataset, *, blank_cells: bool = False) -> None:
@@ -244,7 +265,7 @@ def check_text(task: Task, split: str, rows: Dataset, *, blank_cells: bool = Fal
     """
     for name in task.text_columns:
         column = Column(task.name, split, rows, name)
-        if kind(column.feature) not in (*TEXT_KINDS, "null"):
+        if kind(column.feature) not in (TEXT, "null"):
             remedy = "Choose another column, or convert it."
             raise column.of_wrong_type("a column of text (string)", remedy)
         missing = column.stored.null_count
@@ -265,7 +286,7 @@ def label_names(column: Column) -> tuple[str, ...] | None:
 
     Raises ``Refused`` if they cannot be labels.
     """
-    arrow, is_text = column.stored.type, kind(column.feature) in TEXT_KINDS
+    arrow, is_text = column.stored.type, kind(column.feature) == TEXT
     if pa.types.is_floating(arrow):
         return None
     if not (is_text or pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)):
@@ -312,11 +333,10 @@ def _classes(task: Task, column: Column) -> pa.Array:
         allowed = f"{joined(known)}, or 0 to {len(known) - 1}"
         if task.name == OWN_FILES:
             allowed = f"the labels of the training rows: {joined(known)}"
-        pairs = zip(column.values, numbers, strict=True)
-        wrong = [value for value, number in pairs if number is None]
+        wrong = [x for x, number in zip(column.values, numbers, strict=True) if number is None]
         raise column.refused(column.first(wrong), allowed, REMEDY)
-    places = pc.index_in(column.stored, pa.array(column.values, column.stored.type))
-    return pc.take(pa.array(numbers, pa.int64()), places).combine_chunks()
+    by_value = dict(zip(column.values, numbers, strict=True))
+    return pa.array([by_value[value] for value in column.stored.to_pylist()], pa.int64())
 
 
 def _number(task: Task, feature: Any, value: Any) -> int | None:

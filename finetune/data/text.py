@@ -137,8 +137,7 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
 
     Raises ``ValueError`` if the source, a split or the text column is missing, or is not text.
     """
-    readers = sources.READERS | {".txt": "text"}
-    task, rows = sources.read(arguments, lm.FAMILY, partial(_own_task, arguments), readers)
+    task, rows = sources.read(arguments, lm.FAMILY, partial(_own_task, arguments), predict)
     for name, split in rows.items():
         if set(task.text_columns) <= set(split.column_names):
             # Before a split is cut off, while its rows are still those of its files.
@@ -151,7 +150,7 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
             f"No validation text is given: the last {share} per cent of the training rows are held "
             "out for it; --validation_split_percentage changes how many."
         )
-    rows = checks.with_validation(task, rows, share)
+    rows = checks.with_validation(task, rows, "validation_split_percentage", share)
     used = checks.needed(task, rows, arguments, predict)
     return task, DatasetDict(used).select_columns(list(task.text_columns))
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
-from finetune.data.wording import joined
 from finetune.engine.predictions import constant, evaluated, only_answer
 from finetune.engine.results import RESULTS, machine_name, read_json
 from finetune.engine.trainer import Trainer
-from finetune.errors import Refused
+from finetune.errors import Refused, joined
 from finetune.plurals import many
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT

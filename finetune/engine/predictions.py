@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from finetune.data.wording import one_line
 from finetune.engine import storage
+from finetune.errors import one_line
 from tasks import Split, Task
 
 EVALUATED = "eval_predictions{}.tsv"  # one a validation split, by the end of its metrics' keys

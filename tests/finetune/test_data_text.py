@@ -201,7 +201,7 @@ def test_refusals_of_sources(tmp_path: Path) -> None:
     cases = [
         ({}, "task_name is None; allowed: ptb, wikitext2, wikitext103, demo. Choose one"),
         ({"task_name": "cola"}, "known tasks for finetune/lm.py: ptb, .*Run it with finetune/glue"),
-        ({"train_file": str(words)}, "validation_split_percentage is 5; .*, or a validation_file"),
+        ({"train_file": str(words)}, "validation_split_percentage is 5; .*, or validation data"),
         ({"train_file": str(numbers)}, "text_column is None; .* columns: number, other"),
         (
             {"task_name": "demo", "validation_split_percentage": 50},

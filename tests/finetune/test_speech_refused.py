@@ -81,7 +81,7 @@ BAD_ROWS = {
     "no such file": (row(2, "none.wav,a dog"), ("none.wav", "row 2 of", "unreadable", "No such")),
     "text as wav": (
         written("1.wav", "what is this"),
-        ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening: Format"),
+        ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening", "Format not"),
     ),
     "cut off": (
         lambda folder: (folder / "1.wav").write_bytes((folder / "1.wav").read_bytes()[:-40]),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,6 @@ from tasks import image_classification as images
 CHUNK = 512  # images that are checked together
 # More bits a pixel than the eight of an image processor: Pillow would cut them off at 255.
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L")
-# Types of columns that `datasets` reads as images.
-ENCODED = (checks.TEXT, "binary", "struct", "PIL.Image.Image")
 Rows = Mapping[str, Dataset | Streamed]
 
 
@@ -109,12 +107,12 @@ class Images:
 
     def _image(self, row: int, value: Mapping[str, Any] | None) -> Image:
         """The image, upright as its camera says."""
-        path = (value or {}).get("path")
-        what = f"the image {path}" if path else "the image"
-        if not (path and Path(path).exists()):
-            what = f"In {self._row_name(row)}, {what}"
+        value = dict(value or {"bytes": None, "path": None})
+        what = (
+            f"In {self._row_name(row)}, the image{' ' * bool(value['path'])}{value['path'] or ''}"
+        )
         try:
-            image = datasets.Image().decode_example(dict(value or {"bytes": None, "path": None}))
+            image = datasets.Image().decode_example(value)
         except Exception as error:  # of whichever of Pillow's readers finds the fault
             remedy = f"Write it again, or drop it. Reading it raised {reason(error)}"
             allowed = "an image that Pillow can read"
@@ -147,14 +145,14 @@ class Collate:
             batch["labels"] = torch.tensor([row["labels"] for row in rows])
         if self.changes.batch:
             with augmentation.drawn_from(rows[0]["number"]):
-                mixed = augmentation.applied(self.changes.batch, *batch.values())
-            batch = dict(zip(batch, mixed, strict=True))
+                batch = dict(zip(batch, self.changes.batch(*batch.values()), strict=True))
         return batch
 
     def _changed(self, row: Mapping[str, Any]) -> Tensor:
         with augmentation.drawn_from(row["number"]):
-            image = augmentation.applied(self.changes.image, row["image"])
-            return augmentation.applied(self.changes.pixels, self._pixels([image]))
+            image = reduce(lambda x, change: change(x), self.changes.image, row["image"])
+            pixels = self._pixels([image])
+            return reduce(lambda x, change: change(x), self.changes.pixels, pixels)
 
     def _pixels(self, batch: list[Image]) -> Tensor:
         # What is cut to the model's size by chance is neither resized nor cut again.
@@ -297,8 +295,7 @@ def _with_names(task: Task, rows: DatasetDict, *, streaming: bool) -> Task:
 
 def _encoded(task: Task, name: str, rows: Dataset) -> Dataset:
     """The rows with their images as they are stored, in the column ``image``."""
-    column = checks.Column(task.name, name, rows, task.image_column)
-    if checks.kind(column.feature) not in ENCODED:
-        raise column.of_wrong_type("images, bytes or paths", "Give --image_column_name.")
-    encoded = rows.cast_column(column.name, datasets.Image(decode=False))
-    return encoded if column.name == "image" else encoded.rename_column(column.name, "image")
+    with sources.reading([f"column {task.image_column} of split {name!r}{checks.source(rows)}"]):
+        encoded = rows.cast_column(task.image_column, datasets.Image(decode=False))
+    names = {task.image_column: "image"} if task.image_column != "image" else {}
+    return encoded.rename_columns(names)

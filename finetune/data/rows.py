@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
@@ -169,12 +170,9 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
     for name in names:
         if name not in rows:
             where = source(next(iter(rows.values()))) if rows else ""
-            what, value = (
-                f"the data of task {task.name}{where}",
-                Plain(f"without split {name!r}"),
-            )
             allowed = f"data with the splits {', '.join(names)}; it has {joined(rows) or 'none'}"
-            raise refusal(what, value, allowed, "Add it, or choose another task or data set.")
+            value, remedy = Plain(f"without split {name!r}"), "Add it, or choose other data."
+            raise refusal(f"the data of task {task.name}{where}", value, allowed, remedy)
         what = f"split {name!r} of task {task.name}{source(rows[name])}"
         if not len(rows[name]):
             raise refusal(what, [], "a row or more", "Add rows.")
@@ -364,12 +362,8 @@ def _label(value: Any) -> str:
 def _scores(task: Task, column: Column) -> pa.Array:
     low, high = task.score_range or (-EXACT, EXACT)
     allowed = "a finite number" + (f", {low:g} to {high:g}" if task.score_range else " below 2**53")
-    if not (pa.types.is_integer(column.stored.type) or pa.types.is_floating(column.stored.type)):
-        words = [x for x in column.values if isinstance(x, str) and not NUMBER.fullmatch(x)]
-        index = column.first(words or column.values[:1])
-        raise column.refused(index, allowed, "Write all of the column as numbers.")
-    scores = pc.cast(column.stored, pa.float64(), safe=False).to_numpy()
-    is_wrong = ~((scores >= low) & (scores <= high))
+    scores = pd.to_numeric(column.stored.to_pandas(), errors="coerce").to_numpy(float)
+    is_wrong = ~((scores >= low) & (scores <= high)) | (kind(column.feature) == "bool")
     if is_wrong.any():
         remedy = "Write or correct it, or choose another task_name."
         raise column.refused(int(np.argmax(is_wrong)), allowed, remedy)

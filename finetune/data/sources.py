@@ -21,7 +21,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, DatasetDict, Features, load_dataset, load_dataset_builder
+from datasets import Dataset, DatasetDict, Features, load_dataset, load_dataset_builder
 from pandas.util import hash_pandas_object
 
 import tasks
@@ -163,10 +163,7 @@ def with_flags(task: Task, arguments: SourceArguments) -> Task:
     values = {name: value for name, value in vars(arguments).items() if value is not None}
     changes: dict[str, Any] = {field: values[x] for x, field in FIELDS.items() if x in values}
     if (texts := changes.get("text_columns")) is not None:
-        texts = changes["text_columns"] = (texts,) if isinstance(texts, str) else tuple(texts)
-        if len(texts) != len(task.text_columns):
-            allowed = f"a column for each of task {task.name}: {joined(task.text_columns)}"
-            raise refusal("text_column_names", texts, allowed, "Name as many.")
+        changes["text_columns"] = (texts,) if isinstance(texts, str) else tuple(texts)
     if (name := values.get("eval_split_name")) is not None:
         changes["validation_splits"] = (Split(name),)
     task = replace(task, **changes)
@@ -341,10 +338,9 @@ def footers(files: Sequence[str], stated: Features | None = None) -> dict[str, p
     first: dict[str, tuple[str, list[str]]] = {}
     for name, columns in ({"the card": stated or Features()} | features).items():
         for column, feature in columns.items():
-            if not isinstance(feature, ClassLabel):
-                continue
-            source, expected = first.setdefault(column, (name, feature.names))
-            if feature.names != expected:
+            names = getattr(feature, "names", None)  # of a ClassLabel
+            source, expected = first.setdefault(column, (name, names))
+            if names is not None and names != expected:
                 what = f"the order of the classes of column {column} in {name}"
                 allowed = f"that of {source}: {joined(expected)}"
                 remedy = "Write both with the same names in the same order (datasets' cast_column)."

@@ -197,20 +197,15 @@ def _checked(task: Task, name: str, rows: Dataset, arguments: SpeechDataArgument
 
 def _stored(task: Task, name: str, rows: Dataset) -> Dataset:
     """Each row's recording as `Audio` stores it, names of files made whole, and its number."""
-    column = checks.Column(task.name, name, rows, task.audio_column)
-    kind = checks.kind(column.feature)
-    if kind not in (checks.TEXT, "binary", "dict", "struct"):
-        allowed = "recordings, or names of their files"
-        raise column.of_wrong_type(allowed, "Give --audio_column_name.")
-    stored = rows.select_columns([sources.ROW])
-    if kind == checks.TEXT:
+    column = task.audio_column
+    if checks.kind(rows.features[column]) == checks.TEXT:
         folder = next((path.parent for path in sources.files_of(rows)), Path())
-        paths = [file and str(folder / file) for file in rows[column.name]]
-        return stored.add_column(AUDIO, paths).cast_column(AUDIO, Audio(decode=False))
-    # Nothing decodes recordings but `samples`.
-    sounds = rows.cast_column(column.name, Audio(decode=False))
-    sounds = sounds.select_columns([column.name, sources.ROW])
-    return sounds if column.name == AUDIO else sounds.rename_column(column.name, AUDIO)
+        paths = [file and str(folder / file) for file in rows[column]]
+        rows = rows.remove_columns(column).add_column(column, paths)
+    with sources.reading([f"column {column} of split {name!r}{checks.source(rows)}"]):
+        sounds = rows.cast_column(column, Audio(decode=False))  # `samples` decodes them
+    sounds = sounds.select_columns([column, sources.ROW])
+    return sounds.rename_columns({column: AUDIO} if column != AUDIO else {})
 
 
 def _transcripts(

@@ -133,28 +133,18 @@ def _filter(trainer: Trainer) -> str:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not ga.is_patched(model):
         return f"{NO_VARIANT}: plain attention"
-    config, modules = read_config(model), ga.report(model).rows
-    settings = [
-        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in config.to_dict().items()
-        if value is not None and name not in ("trainable", "layers")
-    ]
-    count = sum(scalar.numel() for scalar in trainer.first_scalars)
-    learned = f"{count or 'no'} scalars learned"
-    learned += f" ({', '.join(config.trainable)})" if count else ""
+    modules = ga.report(model).rows
+    count = sum(scalar.numel() for scalar in trainer.first_scalars) or "no"
     where = f"in {sum(bool(x.backend) for x in modules)} of {len(modules)} self-attention modules"
-    return f"{config.variant}: {', '.join(settings)}; {learned} {where}"
+    return f"{read_config(model)}; {count} scalars learned {where}"
 
 
 def _steps(trainer: Trainer) -> Rows:
     """How long, of which batches, and at which rates."""
     train, updates = trainer.settings.train, trainer.updates
-    processes = trainer.accelerator.num_processes
-    rows = updates.accumulation * updates.batch_size * processes
-    text = f"{many(trainer.epochs, 'epoch')}, {many(trainer.steps, 'update')} of {rows} rows"
-    if rows != updates.batch_size:
-        batches = f"{many(updates.accumulation, 'batch')} of {updates.batch_size}"
-        text += f" ({batches} in {many(processes, 'process')})"
+    batches = many(updates.accumulation * trainer.accelerator.num_processes, "batch")
+    length = f"{many(trainer.epochs, 'epoch')}, {many(trainer.steps, 'update')}"
+    text = f"{length} of {batches} of {updates.batch_size} rows"
     text += f", {trainer.warm_up} of them warm-up" if trainer.warm_up else ""
     done = trainer.progress.step
     yield "steps", f"{text}; goes on after update {done}" if done else text

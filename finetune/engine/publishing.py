@@ -22,7 +22,6 @@ from finetune.errors import Refused
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run
 from hf_graphattn.model.filters import is_adapted
-from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.model.save import hub_id
 from hf_graphattn.sharing import EXAMPLE_FILES, license_of, plain_card, save_example
 from tasks import Task
@@ -49,16 +48,13 @@ def repository(settings: Run[Any, Any]) -> str:
 def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | None:
     """Upload the run's folder with its card in one commit; returns the address.
 
-    All processes make the card of a model that is spread over them, and only one asks the hub.
+    All processes make the card, since a model may be spread over them; only one asks the hub.
 
     Raises ``Refused`` if that fails; the folder is whole.
     """
     settings, is_main = trainer.settings, trainer.accelerator.is_main_process
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if not (is_main or is_spread(model)):
-        return None
-    each = [_facts(trainer, results) if is_main else {}]
-    (facts,) = broadcast_object_list(each) if is_spread(model) else each
+    (facts,) = broadcast_object_list([_facts(trainer, results) if is_main else {}])
     example, card = trainer.example if settings.train.hub_example else None, None
     if isinstance(example, Tensor):
         example = processor.decode(example)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -95,21 +93,17 @@ def peak_memory(accelerator: Accelerator) -> int:
 
 def finite(value: Any) -> Any:
     """The value as JSON has it; NaN and infinity, in whatever containers, become None."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 def _commit() -> dict[str, Any] | None:
     """The repository's commit and whether files differ from it; None outside a repository."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        commit, status = (
-            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout
-            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        text = subprocess.check_output(
+            [*git, "--abbrev=40", "--exclude=*"], stderr=subprocess.DEVNULL, text=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit.strip(), "dirty": bool(status.strip())}
+    commit, dirty, _ = text.strip().partition("-dirty")
+    return {"commit": commit, "dirty": bool(dirty)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -135,22 +136,14 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
 def _override(config: PreTrainedConfig, overrides: str) -> None:
     try:
         for change in overrides.split(","):
-            name, sign, value = change.partition("=")
-            if sign and getattr(config, name, "") is None:  # transformers' own cannot set these
-                setattr(config, name, _scalar(value))
-            else:
-                config.update_from_string(change)
-    except (ValueError, TypeError, StrictDataclassError) as error:
+            name, value = change.split("=")
+            getattr(config, name)
+            with suppress(ValueError):  # else it is a text
+                value = json.loads(value.lower())
+            setattr(config, name, value)
+    except (AttributeError, ValueError, TypeError, StrictDataclassError) as error:
         allowed = "name=value, parted by commas, of the configuration"
         raise refusal("config_overrides", overrides, allowed, reason(error)) from error
-
-
-def _scalar(text: str) -> Any:
-    """The number, the boolean or the string that a text is."""
-    try:
-        return json.loads(text.lower())
-    except ValueError:
-        return text
 
 
 def _label_order(task: Task, labels: list[str]) -> list[int]:

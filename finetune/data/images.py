@@ -71,7 +71,8 @@ class Images:
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """The row's image and label, and the number that decides what is drawn for it, if any.
 
-        Raises ``Refused`` for a row that cannot be used.
+        Raises:
+            Refused: a row that cannot be used.
         """
         row, number = index if isinstance(index, tuple) else (index, None)
         cells, order = self.rows[row], self.inputs.label_order
@@ -87,7 +88,8 @@ class Images:
     def digest(self) -> str:
         """Of all files and labels, once each image was read; streamed rows are read later.
 
-        Raises ``Refused`` for the first image that cannot be used.
+        Raises:
+            Refused: the first image that cannot be used.
         """
         if isinstance(self.rows, Streamed):
             return self.rows.digest
@@ -202,7 +204,8 @@ def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
 def loaders(settings: Run[Any, Any], task: Task, rows: Rows, inputs: Inputs) -> Loaders:
     """Batches of every split; of the training split as the flags change it.
 
-    Raises ``ValueError`` for an image that cannot be read.
+    Raises:
+        ValueError: an image that cannot be read.
     """
     arguments, train_rows = settings.data, rows[task.train_split]
     splits = {name: Images(name, split, inputs) for name, split in rows.items()}

@@ -92,7 +92,8 @@ class Column:
 def load(arguments: DataArguments, family: str, predict: bool) -> tuple[Task, DatasetDict]:
     """Read the task and its checked rows; with ``predict`` the test splits are needed too.
 
-    Raises ``ValueError`` if the source, a split or a column is missing, or a label is out of range.
+    Raises:
+        ValueError: the source, a split or a column is missing, or a label is out of range.
     """
     task, rows = sources.read(arguments, family, partial(_own_task, arguments, family), predict)
     return task, checked(task, rows, arguments, predict)
@@ -148,20 +149,16 @@ def needed(
 ) -> dict[str, Dataset]:
     """The splits for training and validation, and with ``predict`` for tests, cut to their limits.
 
-    Raises ``Refused`` if a split, its rows or a column is missing.
+    Raises:
+        Refused: a split, its rows or a column is missing.
     """
-    names = needed_splits(task, predict)
+    tests = task.test_splits if predict else ()
+    names = [task.train_split, *(split.name for split in (*task.validation_splits, *tests))]
     check_splits(task, rows, names)
     limits = {split.name: arguments.max_predict_samples for split in task.test_splits}
     limits |= {split.name: arguments.max_eval_samples for split in task.validation_splits}
     limits[task.train_split] = arguments.max_train_samples
     return {n: rows[n].take(min(limits[n] or len(rows[n]), len(rows[n]))) for n in names}
-
-
-def needed_splits(task: Task, predict: bool) -> list[str]:
-    """The names of the splits that a run reads."""
-    tests = task.test_splits if predict else ()
-    return [task.train_split, *(split.name for split in (*task.validation_splits, *tests))]
 
 
 def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
@@ -223,7 +220,8 @@ def with_validation(
 def chosen_column(flag: str, name: str | None, usual: Sequence[str], columns: Iterable[str]) -> str:
     """The column that the flag names, or else the first of the usual ones that there is.
 
-    Raises ``Refused`` if there is none.
+    Raises:
+        Refused: there is none.
     """
     known = list(columns)
     for each in usual if name is None else (name,):
@@ -282,7 +280,8 @@ def source(rows: Dataset) -> str:
 def label_names(column: Column) -> tuple[str, ...] | None:
     """The labels of someone's own training rows in order; None if the column holds scores.
 
-    Raises ``Refused`` if they cannot be labels.
+    Raises:
+        Refused: they cannot be labels.
     """
     arrow, is_text = column.stored.type, kind(column.feature) == TEXT
     if pa.types.is_floating(arrow):
@@ -295,8 +294,8 @@ def label_names(column: Column) -> tuple[str, ...] | None:
     if hidden := [value for value in values if value in HIDDEN]:
         raise column.refused(column.first(hidden), ALLOWED, REMEDY)
     if is_text and column.is_csv:  # words among numbers are a slip, and NA is no label
-        words = [value for value in values if not NUMBER.fullmatch(value)]
-        slips = words if len(words) < len(values) else [x for x in words if x in MISSING]
+        texts = [value for value in values if not NUMBER.fullmatch(value)]
+        slips = texts if len(texts) < len(values) else [x for x in texts if x in MISSING]
         if slips:
             allowed = "numbers in all rows, or words that do not stand for a missing one"
             remedy = "Correct or drop the row; or give such labels as strings in a json file."
@@ -309,7 +308,8 @@ def label_numbers(task: Task, split: str, rows: Dataset, *, may_hide: bool) -> p
 
     With ``may_hide``, in a test split, all labels may be missing, or -1.
 
-    Raises ``Refused`` for the first row whose label is none of the task's.
+    Raises:
+        Refused: the first row whose label is none of the task's.
     """
     if may_hide and task.label_column not in rows.column_names:
         return None

@@ -124,10 +124,10 @@ def read(
     Raises:
         ValueError: the task is not known, or the source cannot be read.
     """
-    own = {kind: getattr(arguments, f"{kind}_file") for kind in ("train", "validation", "test")}
-    own = {kind: path for kind, path in own.items() if path is not None}
+    paths = {kind: getattr(arguments, f"{kind}_file") for kind in ("train", "validation", "test")}
+    paths = {kind: path for kind, path in paths.items() if path is not None}
     name, task = arguments.dataset_name, None
-    if own and name is not None:
+    if paths and name is not None:
         raise refusal("dataset_name", name, "none beside own files", "Drop one of the two flags.")
     if arguments.task_name is not None:
         task = tasks.get(arguments.task_name, family)
@@ -135,8 +135,8 @@ def read(
         task = own_task(None)
     if task is not None:
         task = with_flags(task, arguments)
-    if own:
-        source = _own_files(own, task, arguments)
+    if paths:
+        source = _own_files(paths, task, arguments)
     elif task is None:
         remedy = "Choose one, or give train_file and validation_file."
         raise refusal("task_name", None, ", ".join(tasks.names(family)), remedy)
@@ -215,20 +215,20 @@ def find(name: str, task: Task) -> Source:
     return Source(files, features=builder.info.features, load=load)
 
 
-def _own_files(own: dict[str, str], task: Task | None, arguments: SourceArguments) -> Source:
+def _own_files(paths: dict[str, str], task: Task | None, arguments: SourceArguments) -> Source:
     """The files that flags name, by the task's splits, or by the flags' names."""
     if task is None:
         flags = ("text_column_names", "text_column", "text_column_name")
         named = [getattr(arguments, flag, None) or () for flag in flags]
         texts = [[x] if isinstance(x, str) else x for x in named]
         columns = [*TEXT_NAMES, *(column for each in texts for column in each)]
-        return Source({split: [path] for split, path in own.items()}, columns)
+        return Source({split: [path] for split, path in paths.items()}, columns)
     others = {"validation": task.validation_splits, "test": task.test_splits}
     names = {"train": task.train_split} | {x: of[0].name for x, of in others.items() if of}
-    if missing := own.keys() - names:
+    if missing := paths.keys() - names:
         allowed = f"None with task {task.name}, which has no such split"
-        raise refusal("test_file", own[missing.pop()], allowed, "Drop the flag.")
-    return Source({names[x]: [path] for x, path in own.items()}, task.text_columns)
+        raise refusal("test_file", paths[missing.pop()], allowed, "Drop the flag.")
+    return Source({names[x]: [path] for x, path in paths.items()}, task.text_columns)
 
 
 def _bare_files(folder: Path, task: Task) -> Source:

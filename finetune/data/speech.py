@@ -46,8 +46,9 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     transcript as the flags want it) unless hidden, and each row's number where it was read. A
     folder may have a table of its recordings in it, metadata.csv.
 
-    Raises ``Refused`` if the source, a split or a column is missing, or a row has no recording or
-    no transcript.
+    Raises:
+        Refused: the source, a split or a column is missing, or a row has no recording or no
+            transcript.
     """
     folder = Path(arguments.dataset_name or "")
     tables = [str(folder / name) for name in TABLES if (folder / name).is_file()]
@@ -102,8 +103,9 @@ def loaders(
         processor: the model's feature extractor and tokenizer.
         frames: of inputs' lengths, how many frames the model makes of each.
 
-    Raises ``Refused`` for a training transcript that the vocabulary cannot spell, and for a
-    recording that cannot be read, or gives the model fewer frames than its transcript needs.
+    Raises:
+        Refused: a training transcript that the vocabulary cannot spell, or a recording
+            that cannot be read, or gives the model fewer frames than its transcript needs.
     """
     extractor = processor.feature_extractor
     for name in texts(rows):
@@ -246,7 +248,8 @@ def _unreadable(name: str, rows: Dataset, index: int, error: Exception) -> Refus
 def _encoded(name: str, rows: Dataset, processor: Any) -> Dataset:
     """Each row's input for the model, its ``length``, its ``seconds``, and ``labels`` if known.
 
-    Raises ``Refused`` for a recording that cannot be read, or is empty.
+    Raises:
+        Refused: a recording that cannot be read, or is empty.
     """
     extractor, tokenizer = processor.feature_extractor, processor.tokenizer
     rate, key = extractor.sampling_rate, extractor.model_input_names[0]

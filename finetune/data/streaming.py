@@ -199,7 +199,8 @@ def streamed(split: str, source: sources.Source) -> dict[str, Dataset | Streamed
 def opened(files: Sequence[str], features: Features | None = None) -> Streamed:
     """The rows of these files, once their footers are read.
 
-    Raises ``Refused`` for a file that is not parquet, cannot be reached, or has other classes.
+    Raises:
+        Refused: a file that is not parquet, cannot be reached, or has other classes.
     """
     footers = sources.footers(files, features)
     groups = [

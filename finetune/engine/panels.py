@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
-from finetune.engine.predictions import constant, evaluated, only_answer
-from finetune.engine.results import RESULTS, machine_name, read_json
+from finetune.engine.results import RESULTS, constant, evaluated, machine_name, read_json
 from finetune.engine.trainer import Trainer
 from finetune.errors import Refused, joined
 from finetune.plurals import many
@@ -60,8 +59,8 @@ def closing(trainer: Trainer, results: Mapping[str, Any]) -> Rows:
     yield "metric", metric
     files = evaluated(trainer.folder).values()
     for path in files:
-        if (answer := only_answer(path)) is not None:  # though the labels differ
-            yield "warning", f"{constant(answer)} ({path.name})"
+        if (text := constant(path)) is not None:
+            yield "warning", f"{text} ({path.name})"
     yield "time", duration(results.get("train_runtime", results["eval_runtime"]))
     if (most := results["filter_max_moved"]) is not None and best is not None:
         least, count = results["filter_min_moved"], results["filter_scalars"]

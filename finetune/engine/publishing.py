@@ -37,7 +37,8 @@ ADAPTER = "adapter_config.json"
 def repository(settings: Run[Any, Any]) -> str:
     """The repository to push to, which is made if need be; its name with the owner's.
 
-    Raises ``Refused`` if nothing can be pushed there.
+    Raises:
+        Refused: nothing can be pushed there.
     """
     name = settings.train.hub_model_id or Path(settings.train.output_dir).resolve().name
     with _refused(f"The repository {name!r} cannot be pushed to; log in with `hf auth login`"):
@@ -50,7 +51,8 @@ def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | 
 
     All processes make the card, since a model may be spread over them; only one asks the hub.
 
-    Raises ``Refused`` if that fails; the folder is whole.
+    Raises:
+        Refused: that fails; the folder is whole.
     """
     settings, is_main = trainer.settings, trainer.accelerator.is_main_process
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -76,7 +78,8 @@ def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | 
 def upload(folder: str | Path, repo_id: str, message: str = "A run") -> str:
     """Upload what a run saved, as it is, in one commit; returns its address.
 
-    Raises ``Refused`` if that fails.
+    Raises:
+        Refused: that fails.
     """
     code = f"from finetune.engine.publishing import upload; upload({str(folder)!r}, {repo_id!r})"
     with _refused(f'{folder} is whole, but could not be pushed (`python -c "{code}"` will)'):

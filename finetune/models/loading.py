@@ -40,7 +40,8 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
     The model's own is read at the chosen revision, and may run the repository's code if that was
     allowed; that of another repository never runs code.
 
-    Raises ``Refused`` if there is no such thing.
+    Raises:
+        Refused: there is no such thing.
     """
     where = arguments.hub()
     if name != arguments.origin:
@@ -75,8 +76,8 @@ def load_config(
 ) -> tuple[PreTrainedConfig, list[int]]:
     """The checkpoint's config with the task's labels, and the label order (`labelled`).
 
-    Raises ``ValueError`` if a head of an encoder-decoder is to read the end token of rows that have
-    none.
+    Raises:
+        ValueError: a head of an encoder-decoder is to read the end token of rows that have none.
     """
     name = arguments.model_name_or_path
     config = pretrained(AutoConfig, name, arguments)
@@ -113,7 +114,8 @@ def labelled(
 def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfig:
     """The configuration of an untrained model: with what is known, then what overrides it.
 
-    Raises ``ValueError`` for an unknown type or override, or a configuration that is patched.
+    Raises:
+        ValueError: an unknown type or override, or a configuration that is patched.
     """
     if arguments.config_name is not None:
         config = pretrained(AutoConfig, arguments.config_name, arguments)

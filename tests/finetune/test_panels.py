@@ -13,7 +13,7 @@ from glue_runs import ROOT, flags, written
 
 from finetune import code_classification, compare, glue, lm, terminal
 from finetune.engine import panels
-from finetune.engine.predictions import write_evaluated
+from finetune.engine.results import write_evaluated
 from hf_graphattn.shell import main as command
 from tasks import Split
 

@@ -347,7 +347,7 @@ def _number(task: Task, feature: Any, value: Any) -> int | None:
         return known.index(feature.names[value]) if 0 <= value < len(feature.names) else None
     if _label(value) in known:
         return known.index(_label(value))
-    # A number that own training rows lack is none of their labels, not the place of one.
+    # A number that own training rows lack is none of their labels, not the index of one.
     number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value.strip()) else value
     if task.name != OWN_FILES and isinstance(number, int) and 0 <= number < len(known):
         return int(number)

@@ -335,7 +335,7 @@ def footers(files: Sequence[str], stated: Features | None = None) -> dict[str, p
         by_file = dict(zip(files, pool.map(footer, files), strict=True))
     schemas = {name: each.schema.to_arrow_schema() for name, each in by_file.items()}
     features = {name: Features.from_arrow_schema(schema) for name, schema in schemas.items()}
-    first: dict[str, tuple[str, list[str]]] = {}
+    first: dict[str, tuple[str, Any]] = {}
     for name, columns in ({"the card": stated or Features()} | features).items():
         for column, feature in columns.items():
             names = getattr(feature, "names", None)  # of a ClassLabel

@@ -335,16 +335,17 @@ def footers(files: Sequence[str], stated: Features | None = None) -> dict[str, p
         by_file = dict(zip(files, pool.map(footer, files), strict=True))
     schemas = {name: each.schema.to_arrow_schema() for name, each in by_file.items()}
     features = {name: Features.from_arrow_schema(schema) for name, schema in schemas.items()}
-    first: dict[str, tuple[str, Any]] = {}
+    first: dict[str, tuple[str, list[str]]] = {}
     for name, columns in ({"the card": stated or Features()} | features).items():
         for column, feature in columns.items():
-            names = getattr(feature, "names", None)  # of a ClassLabel
+            if (names := getattr(feature, "names", None)) is None:
+                continue  # no ClassLabel
             source, expected = first.setdefault(column, (name, names))
-            if names is not None and names != expected:
+            if names != expected:
                 what = f"the order of the classes of column {column} in {name}"
                 allowed = f"that of {source}: {joined(expected)}"
                 remedy = "Write both with the same names in the same order (datasets' cast_column)."
-                raise refusal(what, Plain(joined(feature.names)), allowed, remedy)
+                raise refusal(what, Plain(joined(names)), allowed, remedy)
     return by_file
 
 

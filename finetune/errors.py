@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 import time
 import traceback
@@ -32,6 +33,8 @@ EXTRAS |= {"PIL": "images", "jiwer": "speech", "soundfile": "speech"}
 EXTRAS |= {"matplotlib": "plots", "seaborn": "plots"}
 FEW = 4  # names in a question
 FIRST = 10.0  # seconds: the launcher ends the other processes once the first has ended
+LONGEST_CELL = 60
+MOST_NAMES = 20
 
 
 class UserError(Exception):
@@ -50,16 +53,52 @@ class MissingError(UserError, ImportError):
     """A package or a system is needed that is not here."""
 
 
+class Plain(str):
+    """Text that `refusal` shows without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def refusal(argument: str, value: object, allowed: str, remedy: str) -> Refused:
-    """The scripts' one form of error.
+    """The scripts' one form of error, on one line whatever a file's cells and names hold.
 
     Args:
-        argument: what is wrong: a flag's name, or what was found in a file.
-        value: what was given.
-        allowed: what could have been given instead.
+        argument: what is wrong: a flag's name, or a part of a file.
+        value: its value.
+        allowed: the values that it may have.
         remedy: a sentence that says what a person can do.
     """
-    return Refused(f"{argument} is {value!r}; allowed: {allowed}. {remedy}")
+    return Refused(one_line(f"{argument} is {value!r}; allowed: {allowed}. {remedy}"))
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and other characters that cannot be printed."""
+    spaced = re.sub(r"[\n\r\t]+", " ", text)
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in spaced)
+
+
+def cell(value: object) -> object:
+    """A cell's value, cut where it is long."""
+    whole = repr(value[: LONGEST_CELL + 1] if isinstance(value, str | bytes) else value)
+    return value if len(whole) <= LONGEST_CELL else Plain(f"{whole[:LONGEST_CELL]}...")
+
+
+def joined(names: Iterable[object]) -> str:
+    """The names with commas between them; of many the first ones."""
+    known = [str(name) for name in names]
+    short = [name if len(name) <= LONGEST_CELL else f"{name[:LONGEST_CELL]}..." for name in known]
+    more = [f"and {len(known) - MOST_NAMES} more"] if len(known) > MOST_NAMES else []
+    return one_line(", ".join(short[:MOST_NAMES] + more))
+
+
+def reason(error: BaseException) -> str:
+    """Another library's error on one line; of errors within errors the first one."""
+    from tasks import refusals  # imported for an error alone: it takes a moment
+
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return one_line(refusals.reason(error))
 
 
 def diverged_logits() -> DivergedError:
@@ -67,13 +106,13 @@ def diverged_logits() -> DivergedError:
     return DivergedError("The model's logits are NaN or infinite. Lower learning_rate.")
 
 
-def meant(given: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
-    """A question with the known names that look like those given, or else ``otherwise``.
+def meant(wrong: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
+    """A question with the known names that look like the wrong ones, or else ``otherwise``.
 
     ``sign`` is put before each name.
     """
     names = list(known)
-    close = dict.fromkeys(close for name in given for close in _alike(name, names))
+    close = dict.fromkeys(close for name in wrong for close in _alike(name, names))
     return f"Did you mean {' or '.join(sign + name for name in close)}?" if close else otherwise
 
 
@@ -87,16 +126,16 @@ def near(name: str) -> str:
     return f"{question} " if question else ""
 
 
-def _alike(given: str, names: Sequence[str]) -> list[str]:
-    """The few names that have all words of the given one, as num_train_epochs has epochs.
+def _alike(wrong: str, names: Sequence[str]) -> list[str]:
+    """The few names that have all words of the wrong one, as num_train_epochs has epochs.
 
     Of many those that begin with it; where there are none, those spelt like it.
     """
-    words = set(given.lower().replace("-", "_").split("_"))
-    having = [name for name in names if words <= set(name.lower().split("_"))]
+    parts = set(wrong.lower().replace("-", "_").split("_"))
+    having = [name for name in names if parts <= set(name.lower().split("_"))]
     if len(having) > FEW:
-        having = [name for name in having if name.startswith(given.lower())][:FEW]
-    return having or difflib.get_close_matches(given, names)
+        having = [name for name in having if name.startswith(wrong.lower())][:FEW]
+    return having or difflib.get_close_matches(wrong, names)
 
 
 def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:

@@ -21,11 +21,11 @@ OPERATIONS = 2  # of RandAugment for an image
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Three stages, each a tuple of transforms, any of which may be empty.
+    """Three stages, any of which may be empty.
 
     Attributes:
-        image: of a PIL image, before it is made into pixel values.
-        pixels: of normalised pixel values, (channels, height, width).
+        image: transforms of a PIL image, before it is made into pixel values.
+        pixels: transforms of normalised pixel values, (channels, height, width).
         batch: of pixel values (batch, channels, height, width) and labels (batch,), which become
             shares, (batch, classes).
         crops: whether the image's size is that of the model afterwards.
@@ -33,7 +33,7 @@ class Augmentation:
 
     image: tuple[Transform, ...] = ()
     pixels: tuple[Transform, ...] = ()
-    batch: tuple[Transform, ...] = ()
+    batch: Transform | None = None
     crops: bool = False
 
 
@@ -59,7 +59,7 @@ def augmentation(
     pixels = () if erasing is None else (v2.RandomErasing(erasing, value="random"),)
     mixtures = ((arguments.mixup, v2.MixUp), (arguments.cutmix, v2.CutMix))
     mixing = [kind(alpha=x, num_classes=classes) for x, kind in mixtures if x is not None]
-    batch = (v2.RandomChoice(mixing),) if mixing else ()
+    batch = v2.RandomChoice(mixing) if mixing else None
     return Augmentation(image, pixels, batch, crops=share is not None)
 
 
@@ -79,11 +79,3 @@ def drawn_from(number: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(number)
         yield
-
-
-def applied(stages: tuple[Transform, ...], *values: Any) -> Any:
-    """What the transforms make of the value or values, one after another."""
-    for each in stages:
-        values = each(*values)
-        values = values if isinstance(values, tuple) else (values,)
-    return values if len(values) > 1 else values[0]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ import datasets
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 from PIL.Image import Image
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from finetune.data import augmentation, sources
 from finetune.data import rows as checks
 from finetune.data.loaders import Batching, Loaders, of_splits
-from finetune.data.streaming import InWindows, Streamed, Training
-from finetune.data.wording import Words, joined, reason, refusal
+from finetune.data.streaming import InWindows, Streamed, streamed
+from finetune.errors import Plain, joined, reason, refusal
 from finetune.settings.images import ImageDataArguments
 from finetune.settings.schema import Run
 from finetune.terminal import track
@@ -32,8 +31,6 @@ from tasks import image_classification as images
 CHUNK = 512  # images that are checked together
 # More bits a pixel than the eight of an image processor: Pillow would cut them off at 255.
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L")
-# Types of columns that `datasets` reads as images.
-ENCODED = (*checks.TEXT_KINDS, "binary", "struct", "PIL.Image.Image")
 Rows = Mapping[str, Dataset | Streamed]
 
 
@@ -74,7 +71,8 @@ class Images:
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """The row's image and label, and the number that decides what is drawn for it, if any.
 
-        Raises ``Refused`` for a row that cannot be used.
+        Raises:
+            Refused: a row that cannot be used.
         """
         row, number = index if isinstance(index, tuple) else (index, None)
         cells, order = self.rows[row], self.inputs.label_order
@@ -90,7 +88,8 @@ class Images:
     def digest(self) -> str:
         """Of all files and labels, once each image was read; streamed rows are read later.
 
-        Raises ``Refused`` for the first image that cannot be used.
+        Raises:
+            Refused: the first image that cannot be used.
         """
         if isinstance(self.rows, Streamed):
             return self.rows.digest
@@ -104,25 +103,24 @@ class Images:
 
     def _checked(self, row: int) -> bytes:
         cells = self.rows[row]
-        value = cells["image"] or {"bytes": None, "path": None}
-        self._image(row, value)
-        data = Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
-        return hashlib.sha256(data).digest() + str(cells.get("labels")).encode()
+        self._image(row, cells["image"])
+        content = hashlib.sha256(sources.content(cells["image"]))
+        return content.digest() + str(cells.get("labels")).encode()
 
     def _image(self, row: int, value: Mapping[str, Any] | None) -> Image:
         """The image, upright as its camera says."""
-        path = (value or {}).get("path")
-        what = f"the image {path}" if path else "the image"
-        if not (path and Path(path).exists()):
-            what = f"In {self._row_name(row)}, {what}"
+        value = dict(value or {"bytes": None, "path": None})
+        what = (
+            f"In {self._row_name(row)}, the image{' ' * bool(value['path'])}{value['path'] or ''}"
+        )
         try:
-            image = datasets.Image().decode_example(dict(value or {"bytes": None, "path": None}))
+            image = datasets.Image().decode_example(value)
         except Exception as error:  # of whichever of Pillow's readers finds the fault
             remedy = f"Write it again, or drop it. Reading it raised {reason(error)}"
             allowed = "an image that Pillow can read"
-            raise refusal(what, Words("unreadable"), allowed, remedy) from None
+            raise refusal(what, Plain("unreadable"), allowed, remedy) from None
         if image.mode in DEEP:
-            mode, allowed = Words(f"of mode {image.mode}"), "images of 8 bits a pixel"
+            mode, allowed = Plain(f"of mode {image.mode}"), "images of 8 bits a pixel"
             remedy = "Convert it: Pillow would cut its values off at 255."
             raise refusal(what, mode, allowed, remedy)
         return image.convert(self.inputs.mode)
@@ -149,14 +147,14 @@ class Collate:
             batch["labels"] = torch.tensor([row["labels"] for row in rows])
         if self.changes.batch:
             with augmentation.drawn_from(rows[0]["number"]):
-                mixed = augmentation.applied(self.changes.batch, *batch.values())
-            batch = dict(zip(batch, mixed, strict=True))
+                batch = dict(zip(batch, self.changes.batch(*batch.values()), strict=True))
         return batch
 
     def _changed(self, row: Mapping[str, Any]) -> Tensor:
         with augmentation.drawn_from(row["number"]):
-            image = augmentation.applied(self.changes.image, row["image"])
-            return augmentation.applied(self.changes.pixels, self._pixels([image]))
+            image = reduce(lambda x, change: change(x), self.changes.image, row["image"])
+            pixels = self._pixels([image])
+            return reduce(lambda x, change: change(x), self.changes.pixels, pixels)
 
     def _pixels(self, batch: list[Image]) -> Tensor:
         # What is cut to the model's size by chance is neither resized nor cut again.
@@ -170,36 +168,44 @@ def load(arguments: ImageDataArguments, predict: bool) -> tuple[Task, Rows]:
 
     Under ``streaming`` the training rows stay where they are.
 
-    Raises ``ValueError`` if the source, a split or a column is missing, a label is none of the
-    training rows', or torchvision is needed and cannot be imported.
+    Raises:
+        ValueError: the source, a split or a column is missing, a label is none of the training
+            rows', or torchvision is needed and cannot be imported.
     """
     if arguments.needs_torchvision:
         augmentation.transforms()  # before minutes of reading
-    stream = Training(images.TRAIN, predict) if arguments.streaming else None
     own_task = partial(_own_task, arguments)
     if arguments.train_dir is not None:
         rows = _folders(arguments)
         task = sources.with_flags(own_task(rows), arguments)
     else:
-        readers = {".parquet": "parquet"}
-        task, rows = sources.read(arguments, images.FAMILY, own_task, readers, stream)
-    task = _with_columns(task, rows, arguments)
-    checks.check_splits(task, rows, [task.train_split])
-    task = _with_names(task, rows, streaming=arguments.streaming)
-    rows = _with_validation(task, sources.numbered(rows), arguments.train_val_split)
-    checked = checks.checked(task, rows, arguments, predict)
+        reader = partial(streamed, images.TRAIN) if arguments.streaming else sources.read_files
+        task, rows = sources.read(arguments, images.FAMILY, own_task, predict, reader)
+    whole = {n: x.sample() if isinstance(x, Streamed) else x for n, x in rows.items()}
+    task = _with_columns(task, whole, arguments)
+    checks.check_splits(task, whole, [task.train_split])
+    train = rows[task.train_split]
+    task = _with_names(task, whole, streaming=isinstance(train, Streamed))
+    share, classes = arguments.train_val_split, None
+    if share is not None:
+        classes = checks.label_numbers(task, task.train_split, train, may_hide=False)
+    whole = sources.numbered(whole)
+    whole = checks.with_validation(task, whole, "train_val_split", share, classes)
+    checked = checks.checked(task, whole, arguments, predict)
     encoded: dict[str, Any] = {n: _encoded(task, n, split) for n, split in checked.items()}
-    if stream is not None:
+    if isinstance(train, Streamed):
         names = {task.image_column: "image", task.label_column: "labels"}
-        limit, window = arguments.max_train_samples, arguments.window
-        encoded[task.train_split] = stream.rows.first(limit, names, window)
+        encoded[task.train_split] = train.first(
+            arguments.max_train_samples, names, arguments.window
+        )
     return task, encoded
 
 
 def loaders(settings: Run[Any, Any], task: Task, rows: Rows, inputs: Inputs) -> Loaders:
     """Batches of every split; of the training split as the flags change it.
 
-    Raises ``ValueError`` for an image that cannot be read.
+    Raises:
+        ValueError: an image that cannot be read.
     """
     arguments, train_rows = settings.data, rows[task.train_split]
     splits = {name: Images(name, split, inputs) for name, split in rows.items()}
@@ -284,35 +290,15 @@ def _with_names(task: Task, rows: DatasetDict, *, streaming: bool) -> Task:
         if not set(names) <= set(known):
             allowed = f"those of split {task.train_split!r}: {joined(known)}"
             remedy = "Name the classes alike in all splits."
-            raise refusal(f"the classes of split {name!r}", Words(joined(names)), allowed, remedy)
+            raise refusal(f"the classes of split {name!r}", Plain(joined(names)), allowed, remedy)
     few = len(known) <= 5  # all of which are among the five best
     kept = tuple(each for each in task.metrics if each.name != images.TOP5.name or not few)
     return replace(task, label_names=tuple(known), metrics=kept)
 
 
-def _with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
-    """The rows; where a share is asked for, the validation split is drawn from the training's."""
-    name, train = task.validation_splits[0].name, rows[task.train_split]
-    if share is None:
-        return rows
-    if name in rows:
-        allowed = f"None with data that has {name}"
-        raise refusal("train_val_split", share, allowed, "Drop the flag.")
-    classes = checks.label_numbers(task, task.train_split, train, may_hide=False)
-    numbers = range(len(train))
-    try:
-        kept, held = train_test_split(numbers, test_size=share, stratify=classes, random_state=0)
-    except ValueError as error:
-        allowed = f"a share that leaves rows of each class on both sides of {len(train)}"
-        raise refusal("train_val_split", share, allowed, reason(error)) from None
-    parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held))}
-    return DatasetDict({**rows, **parts})
-
-
 def _encoded(task: Task, name: str, rows: Dataset) -> Dataset:
     """The rows with their images as they are stored, in the column ``image``."""
-    column = checks.Column(task.name, name, rows, task.image_column)
-    if checks.kind(column.feature) not in ENCODED:
-        raise column.of_wrong_type("images, bytes or paths", "Give --image_column_name.")
-    encoded = rows.cast_column(column.name, datasets.Image(decode=False))
-    return encoded if column.name == "image" else encoded.rename_column(column.name, "image")
+    with sources.reading([f"column {task.image_column} of split {name!r}{checks.source(rows)}"]):
+        encoded = rows.cast_column(task.image_column, datasets.Image(decode=False))
+    names = {task.image_column: "image"} if task.image_column != "image" else {}
+    return encoded.rename_columns(names)

@@ -25,7 +25,6 @@ from finetune.settings.training import TrainArguments
 from tasks import Split, Task
 
 logger = get_logger(__name__)
-CANDIDATES = 100  # rows of which one is the example
 IGNORED = -100  # a label that is not scored
 Index = TypeVar("Index", int, slice, tuple[int, int])
 
@@ -193,10 +192,8 @@ def text_loaders(
         collate = default_data_collator
     lengths = {name: lengths_of(split) for name, split in tokens.items()}
     sampler, order = by_length(settings, task, lengths)
-    # Of the first rows to evaluate on the shortest that has all of its texts.
-    first = rows[task.validation_splits[0].name][:CANDIDATES]
-    texts = filter(all, zip(*(first[column] for column in task.text_columns), strict=True))
-    example = min(texts, key=lambda row: len("".join(row)), default=None)
+    first = rows[task.validation_splits[0].name][0]
+    example = tuple(first[column] for column in task.text_columns)
     described = sources.origin(rows, classes=task.label_names), example
     how = Batching(collate=collate, sampler=sampler, order=order)
     return of_splits(task, tokens, how, settings.train, described)
@@ -249,4 +246,4 @@ def literal(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[st
     if not parted:
         return list(texts)
     pattern = re.compile("|".join(map(re.escape, parted)))
-    return [pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
+    return [pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text) for text in texts]

@@ -9,17 +9,18 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
+from sklearn.model_selection import train_test_split
 
 from finetune.data import sources
-from finetune.data.wording import Words, cell, joined, refusal
-from finetune.errors import Refused
+from finetune.errors import Plain, Refused, cell, joined, refusal
 from finetune.settings.groups import DataArguments, SourceArguments
 from tasks import Task, metrics
 
-TEXT_KINDS = ("string", "large_string")
+TEXT = "string"  # the kind of a column of text
 OWN_FILES = "own_files"
 EXACT = float(2**53)  # beyond it a float holds no whole number exactly
 # How programs write a missing value into csv.
@@ -85,15 +86,16 @@ class Column:
     def of_wrong_type(self, allowed: str, remedy: str) -> Refused:
         """The error of the column's type."""
         what = f"column {self.name} of split {self.split!r}{source(self.rows)}"
-        return refusal(what, Words(f"of type {self.feature}"), allowed, remedy)
+        return refusal(what, Plain(f"of type {self.feature}"), allowed, remedy)
 
 
 def load(arguments: DataArguments, family: str, predict: bool) -> tuple[Task, DatasetDict]:
     """Read the task and its checked rows; with ``predict`` the test splits are needed too.
 
-    Raises ``ValueError`` if the source, a split or a column is missing, or a label is out of range.
+    Raises:
+        ValueError: the source, a split or a column is missing, or a label is out of range.
     """
-    task, rows = sources.read(arguments, family, partial(_own_task, arguments, family))
+    task, rows = sources.read(arguments, family, partial(_own_task, arguments, family), predict)
     return task, checked(task, rows, arguments, predict)
 
 
@@ -107,7 +109,7 @@ def _own_task(arguments: DataArguments, family: str, rows: DatasetDict | None) -
     label = arguments.label_column_name or "label"
     train = rows.get("train", Dataset.from_dict({}))
     kinds = {name: kind(feature) for name, feature in train.features.items()}
-    known = [n for n, kind in kinds.items() if n != label and kind in TEXT_KINDS]
+    known = [n for n, kind in kinds.items() if n != label and kind == TEXT]
     texts = arguments.text_column_names or known
     if label not in kinds or (len(texts) != 1 and texts is known):
         value = f"a table with the columns {joined(f'{n} ({k})' for n, k in kinds.items())}"
@@ -117,7 +119,7 @@ def _own_task(arguments: DataArguments, family: str, rows: DatasetDict | None) -
         )
         examples = ",".join(known[:2]) or "NAME"
         remedy = f"Give --label_column_name, --text_column_names {examples}. {COMMAS}"
-        raise refusal(f"train_file{source(train)}", Words(value), allowed, remedy)
+        raise refusal(f"train_file{source(train)}", Plain(value), allowed, remedy)
     names = label_names(Column(OWN_FILES, "train", train, label))
     is_score = names is None
     return Task(
@@ -147,20 +149,16 @@ def needed(
 ) -> dict[str, Dataset]:
     """The splits for training and validation, and with ``predict`` for tests, cut to their limits.
 
-    Raises ``Refused`` if a split, its rows or a column is missing.
+    Raises:
+        Refused: a split, its rows or a column is missing.
     """
-    names = needed_splits(task, predict)
+    tests = task.test_splits if predict else ()
+    names = [task.train_split, *(split.name for split in (*task.validation_splits, *tests))]
     check_splits(task, rows, names)
     limits = {split.name: arguments.max_predict_samples for split in task.test_splits}
     limits |= {split.name: arguments.max_eval_samples for split in task.validation_splits}
     limits[task.train_split] = arguments.max_train_samples
     return {n: rows[n].take(min(limits[n] or len(rows[n]), len(rows[n]))) for n in names}
-
-
-def needed_splits(task: Task, predict: bool) -> list[str]:
-    """The names of the splits that a run reads."""
-    tests = task.test_splits if predict else ()
-    return [task.train_split, *(split.name for split in (*task.validation_splits, *tests))]
 
 
 def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
@@ -169,9 +167,9 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
     for name in names:
         if name not in rows:
             where = source(next(iter(rows.values()))) if rows else ""
-            what, value = f"the data of task {task.name}{where}", Words(f"without split {name!r}")
             allowed = f"data with the splits {', '.join(names)}; it has {joined(rows) or 'none'}"
-            raise refusal(what, value, allowed, "Add it, or choose another task or data set.")
+            value, remedy = Plain(f"without split {name!r}"), "Add it, or choose other data."
+            raise refusal(f"the data of task {task.name}{where}", value, allowed, remedy)
         what = f"split {name!r} of task {task.name}{source(rows[name])}"
         if not len(rows[name]):
             raise refusal(what, [], "a row or more", "Add rows.")
@@ -179,32 +177,51 @@ def check_splits(task: Task, rows: DatasetDict, names: Sequence[str]) -> None:
         wanted = [*task.input_columns, *([task.label_column] if has_labels else [])]
         known = [column for column in rows[name].column_names if column != sources.ROW]
         if missing := [column for column in wanted if column not in known]:
-            value = Words(f"without column {missing[0]!r}")
+            value = Plain(f"without column {missing[0]!r}")
             allowed = f"rows with {', '.join(wanted)}; it has {joined(known)}"
             raise refusal(what, value, allowed, f"Name or rename its columns. {COMMAS}")
 
 
-def with_validation(task: Task, rows: DatasetDict, share: float | None) -> DatasetDict:
-    """The rows; with a share in per cent the validation split is the end of the training rows."""
+def with_validation(
+    task: Task, rows: DatasetDict, flag: str, share: float | None, classes: Any = None
+) -> DatasetDict:
+    """The rows, whose validation split is a share of the training rows.
+
+    Args:
+        task: names the splits.
+        rows: of each split.
+        flag: that gives the share.
+        share: None: as they are; per cent of the rows, the last ones; with ``classes`` a part of 1.
+        classes: each training row's class; the same share of each is drawn.
+
+    Raises:
+        Refused: there is a validation split, or either part would have no rows.
+    """
     if share is None:
         return rows
-    name, flag = task.validation_splits[0].name, "validation_split_percentage"
+    name = task.validation_splits[0].name
     if name in rows:
         raise refusal(flag, share, f"None with data that has {name}", "Drop the flag.")
     check_splits(task, rows, [task.train_split])
     train = rows[task.train_split]
-    first = len(train) - round(len(train) * share / 100)
-    if not 0 < first < len(train):
-        allowed = f"a share that leaves rows on both sides of {len(train)}"
-        raise refusal(flag, share, allowed, "Give another share, or a validation_file.")
-    parts = {task.train_split: train.take(first), name: train.skip(first)}
+    how: dict[str, Any] = {"test_size": round(len(train) * share / 100), "shuffle": False}
+    if classes is not None:
+        how = {"test_size": share, "stratify": classes, "random_state": 0}
+    try:
+        kept, held_out = train_test_split(range(len(train)), **how)
+    except ValueError:
+        each = "" if classes is None else " of each class"
+        allowed = f"a share that leaves rows{each} on both sides of {len(train)}"
+        raise refusal(flag, share, allowed, "Give another share, or validation data.") from None
+    parts = {task.train_split: train.select(sorted(kept)), name: train.select(sorted(held_out))}
     return DatasetDict({**rows, **parts})
 
 
 def chosen_column(flag: str, name: str | None, usual: Sequence[str], columns: Iterable[str]) -> str:
     """The column that the flag names, or else the first of the usual ones that there is.
 
-    Raises ``Refused`` if there is none.
+    Raises:
+        Refused: there is none.
     """
     known = list(columns)
     for each in usual if name is None else (name,):
@@ -222,7 +239,7 @@ def _labelled(task: Task, name: str, rows: Dataset) -> Dataset:
         kinds = pc.unique(labels).to_pylist()
         if len(kinds) == 1:
             what = f"column {task.label_column} of split {name!r}{source(rows)}"
-            value = Words(f"{cell(task.label_names[kinds[0]])!r} in all rows")
+            value = Plain(f"{cell(task.label_names[kinds[0]])!r} in all rows")
             remedy = "Add or shuffle rows, or raise max_train_samples."
             raise refusal(what, value, "two labels or more", remedy)
     kept = (*task.input_columns, sources.ROW)
@@ -234,7 +251,7 @@ def kind(feature: Any) -> str:
     """The type of a column in one word; nested ones are `struct` or `list`."""
     if isinstance(feature, dict):
         return "struct"
-    return str(getattr(feature, "dtype", "list"))
+    return str(getattr(feature, "dtype", "list")).removeprefix("large_")
 
 
 def check_text(task: Task, split: str, rows: Dataset, *, blank_cells: bool = False) -> None:
@@ -244,7 +261,7 @@ def check_text(task: Task, split: str, rows: Dataset, *, blank_cells: bool = Fal
     """
     for name in task.text_columns:
         column = Column(task.name, split, rows, name)
-        if kind(column.feature) not in (*TEXT_KINDS, "null"):
+        if kind(column.feature) not in (TEXT, "null"):
             remedy = "Choose another column, or convert it."
             raise column.of_wrong_type("a column of text (string)", remedy)
         missing = column.stored.null_count
@@ -263,9 +280,10 @@ def source(rows: Dataset) -> str:
 def label_names(column: Column) -> tuple[str, ...] | None:
     """The labels of someone's own training rows in order; None if the column holds scores.
 
-    Raises ``Refused`` if they cannot be labels.
+    Raises:
+        Refused: they cannot be labels.
     """
-    arrow, is_text = column.stored.type, kind(column.feature) in TEXT_KINDS
+    arrow, is_text = column.stored.type, kind(column.feature) == TEXT
     if pa.types.is_floating(arrow):
         return None
     if not (is_text or pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)):
@@ -276,8 +294,8 @@ def label_names(column: Column) -> tuple[str, ...] | None:
     if hidden := [value for value in values if value in HIDDEN]:
         raise column.refused(column.first(hidden), ALLOWED, REMEDY)
     if is_text and column.is_csv:  # words among numbers are a slip, and NA is no label
-        words = [value for value in values if not NUMBER.fullmatch(value)]
-        slips = words if len(words) < len(values) else [x for x in words if x in MISSING]
+        texts = [value for value in values if not NUMBER.fullmatch(value)]
+        slips = texts if len(texts) < len(values) else [x for x in texts if x in MISSING]
         if slips:
             allowed = "numbers in all rows, or words that do not stand for a missing one"
             remedy = "Correct or drop the row; or give such labels as strings in a json file."
@@ -290,7 +308,8 @@ def label_numbers(task: Task, split: str, rows: Dataset, *, may_hide: bool) -> p
 
     With ``may_hide``, in a test split, all labels may be missing, or -1.
 
-    Raises ``Refused`` for the first row whose label is none of the task's.
+    Raises:
+        Refused: the first row whose label is none of the task's.
     """
     if may_hide and task.label_column not in rows.column_names:
         return None
@@ -312,11 +331,10 @@ def _classes(task: Task, column: Column) -> pa.Array:
         allowed = f"{joined(known)}, or 0 to {len(known) - 1}"
         if task.name == OWN_FILES:
             allowed = f"the labels of the training rows: {joined(known)}"
-        pairs = zip(column.values, numbers, strict=True)
-        wrong = [value for value, number in pairs if number is None]
+        wrong = [x for x, number in zip(column.values, numbers, strict=True) if number is None]
         raise column.refused(column.first(wrong), allowed, REMEDY)
-    places = pc.index_in(column.stored, pa.array(column.values, column.stored.type))
-    return pc.take(pa.array(numbers, pa.int64()), places).combine_chunks()
+    by_value = dict(zip(column.values, numbers, strict=True))
+    return pa.array([by_value[value] for value in column.stored.to_pylist()], pa.int64())
 
 
 def _number(task: Task, feature: Any, value: Any) -> int | None:
@@ -329,7 +347,7 @@ def _number(task: Task, feature: Any, value: Any) -> int | None:
         return known.index(feature.names[value]) if 0 <= value < len(feature.names) else None
     if _label(value) in known:
         return known.index(_label(value))
-    # A number that own training rows lack is none of their labels, not the place of one.
+    # A number that own training rows lack is none of their labels, not the index of one.
     number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value.strip()) else value
     if task.name != OWN_FILES and isinstance(number, int) and 0 <= number < len(known):
         return int(number)
@@ -344,12 +362,8 @@ def _label(value: Any) -> str:
 def _scores(task: Task, column: Column) -> pa.Array:
     low, high = task.score_range or (-EXACT, EXACT)
     allowed = "a finite number" + (f", {low:g} to {high:g}" if task.score_range else " below 2**53")
-    if not (pa.types.is_integer(column.stored.type) or pa.types.is_floating(column.stored.type)):
-        words = [x for x in column.values if isinstance(x, str) and not NUMBER.fullmatch(x)]
-        index = column.first(words or column.values[:1])
-        raise column.refused(index, allowed, "Write all of the column as numbers.")
-    scores = pc.cast(column.stored, pa.float64(), safe=False).to_numpy()
-    is_wrong = ~((scores >= low) & (scores <= high))
+    scores = pd.to_numeric(column.stored.to_pandas(), errors="coerce").to_numpy(float)
+    is_wrong = ~((scores >= low) & (scores <= high)) | (kind(column.feature) == "bool")
     if is_wrong.any():
         remedy = "Write or correct it, or choose another task_name."
         raise column.refused(int(np.argmax(is_wrong)), allowed, remedy)

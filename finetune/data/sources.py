@@ -7,33 +7,29 @@ So local data are cached in a folder of their own, named by the files' paths and
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import datasets
 import fsspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
+import pandas as pd
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, DatasetDict, Features, load_dataset, load_dataset_builder
-from datasets.table import InMemoryTable
+from datasets import Dataset, DatasetDict, Features, load_dataset, load_dataset_builder
 from pandas.util import hash_pandas_object
 
 import tasks
-from finetune.data.wording import Words, cell, joined, reason, refusal
-from finetune.errors import Refused, near
+from finetune.errors import Plain, Refused, joined, near, reason, refusal
 from finetune.settings.groups import SourceArguments
 from tasks import Split, Task, metrics
 
-READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 # A task's fields, by the flags that change them.
 FIELDS = {
     "dataset_config_name": "dataset_config",
@@ -51,19 +47,69 @@ TEXT_NAMES = ("text", "sentence", "transcription", "transcript")  # of columns t
 DIGITS = 16  # of a digest
 ROW = "row of its source"  # a column with the index that each row had when it was read
 ROWS = 1000  # that are hashed at a time
-MOST_BYTES = 1 << 30  # of a csv file that are parsed as one block, with one type a column
 THREADS = 16  # files that are read at once
-# Reads the files of each split, given the features that their source states and the task, where
-# these are known.
-Take = Callable[[Mapping[str, Sequence[str]], Features | None, Task | None], DatasetDict]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files that rows are read from.
+
+    Attributes:
+        files: of each split, paths or addresses.
+        text: columns of csv files that hold text, also where numbers are written in them.
+        features: those that a card states for all files.
+        load: has `datasets` read a repository; None for files that no card names.
+    """
+
+    files: dict[str, list[str]]
+    text: Sequence[str] = ()
+    features: Features | None = None
+    load: Callable[[], DatasetDict] | None = None
+
+
+@contextmanager
+def reading(files: Iterable[str]) -> Iterator[None]:
+    """Raise ``Refused`` with the files' names for whatever a library raises while it reads them."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:  # of pandas, pyarrow, datasets, of the file system or of the hub
+        names = list(files)
+        what = f"the data in {', '.join(names[:3])}{' ...' * (len(names) > 3)}"
+        allowed = "whole files, whose columns have one type each; text in UTF-8"
+        remedy = f"Mend or convert them. Reading raised {reason(error)}"
+        raise refusal(what, Plain("unreadable"), allowed, remedy) from None
+
+
+def read_files(source: Source) -> DatasetDict:
+    """Read all rows; of bare files each split by itself, since a test split may lack the labels.
+
+    Raises:
+        Refused: a file cannot be read.
+    """
+    rows = DatasetDict()
+    if source.load is not None:
+        with reading(chain(*source.files.values())):
+            rows = source.load()
+    else:
+        for split, files in source.files.items():
+            with reading(files):
+                rows[split] = _read(split, files, source)
+    for split, table in rows.items():
+        paths = [Path(x).resolve() for x in source.files.get(split, ()) if "://" not in x]
+        table.info.download_checksums = {
+            str(path): {"num_bytes": path.stat().st_size, "checksum": None} for path in paths
+        }
+    return rows
 
 
 def read(
     arguments: SourceArguments,
     family: str,
     own_task: Callable[[DatasetDict | None], Task | None],
-    readers: Mapping[str, str] = READERS,
-    take: Take | None = None,
+    predict: bool,
+    reader: Callable[[Source], Any] = read_files,
 ) -> tuple[Task, DatasetDict]:
     """Read the task, and all rows of its source as they are.
 
@@ -72,16 +118,16 @@ def read(
         family: of the task.
         own_task: makes the task of own files from their rows; from None that of ``dataset_name``,
             or None where such a data set needs a task.
-        readers: of own files, by their suffixes.
-        take: reads the files instead of `datasets`.
+        predict: whether files of test splits are read.
+        reader: reads the files.
 
     Raises:
         ValueError: the task is not known, or the source cannot be read.
     """
-    flags = {f"{split}_file": split for split in ("train", "validation", "test")}
-    own = {flag: path for flag in flags if (path := getattr(arguments, flag)) is not None}
+    paths = {kind: getattr(arguments, f"{kind}_file") for kind in ("train", "validation", "test")}
+    paths = {kind: path for kind, path in paths.items() if path is not None}
     name, task = arguments.dataset_name, None
-    if own and name is not None:
+    if paths and name is not None:
         raise refusal("dataset_name", name, "none beside own files", "Drop one of the two flags.")
     if arguments.task_name is not None:
         task = tasks.get(arguments.task_name, family)
@@ -89,23 +135,18 @@ def read(
         task = own_task(None)
     if task is not None:
         task = with_flags(task, arguments)
-    if task is not None and not own:
-        return task, read_source(name, task, take)
-    if not own:
+    if paths:
+        source = _own_files(paths, task, arguments)
+    elif task is None:
         remedy = "Choose one, or give train_file and validation_file."
         raise refusal("task_name", None, ", ".join(tasks.names(family)), remedy)
-    if task is not None:
-        others = {"validation": task.validation_splits, "test": task.test_splits}
-        names = {split: known[0].name for split, known in others.items() if known}
-        flags = {flag: {**names, "train": task.train_split}.get(x, x) for flag, x in flags.items()}
-        text: Sequence[str] = task.text_columns
+    elif name is None and task.builder is not None:
+        return task, task.builder()
     else:
-        flagged = (getattr(arguments, flag, None) for flag in ("text_column", "text_column_name"))
-        named = getattr(arguments, "text_column_names", None) or ()
-        text = (*named, *filter(None, flagged), *TEXT_NAMES)
-    files = {flags[flag]: [path] for flag, path in own.items()}
-    reader = _reader(own, readers)
-    rows = take(files, None, task) if take else read_files(reader, files, text)
+        source = find(name or task.dataset_name or "", task)
+    tests = ["test"] if task is None else [split.name for split in task.test_splits]
+    kept = {split: x for split, x in source.files.items() if predict or split not in tests}
+    rows = reader(replace(source, files=kept))
     if task is None:
         task = own_task(rows)
         assert task is not None
@@ -116,95 +157,81 @@ def read(
 def with_flags(task: Task, arguments: SourceArguments) -> Task:
     """The task with what the flags change of it, measured by the metrics that they name too.
 
-    Raises ``ValueError`` for too few columns of text, or a metric that cannot be loaded.
+    Raises:
+        ValueError: too few columns of text, or a metric that cannot be loaded.
     """
     values = {name: value for name, value in vars(arguments).items() if value is not None}
     changes: dict[str, Any] = {field: values[x] for x, field in FIELDS.items() if x in values}
     if (texts := changes.get("text_columns")) is not None:
-        texts = changes["text_columns"] = (texts,) if isinstance(texts, str) else tuple(texts)
-        if len(texts) != len(task.text_columns):
-            allowed = f"a column for each of task {task.name}: {joined(task.text_columns)}"
-            raise refusal("text_column_names", texts, allowed, "Name as many.")
+        changes["text_columns"] = (texts,) if isinstance(texts, str) else tuple(texts)
     if (name := values.get("eval_split_name")) is not None:
         changes["validation_splits"] = (Split(name),)
     task = replace(task, **changes)
     if task.label_column in task.text_columns:
         allowed = f"columns of text other than the label's, {task.label_column}"
         raise refusal("text_column_names", list(task.text_columns), allowed, "Name others.")
-    return with_metrics(task, arguments.metric)
-
-
-def with_metrics(task: Task, names: Sequence[str] | None) -> Task:
-    """The task, measured by these metrics too.
-
-    Raises ``ValueError`` for a metric that cannot be loaded.
-    """
-    if not names:
+    if not arguments.metric:
         return task
-    known = {metric.name for metric in task.metrics}
     samples: dict[str, Sequence[Any]] = {"regress": (0.0, 0.5, 1.0, 2.5), "ctc": ("a", "a b")}
     sample = samples.get(task.objective, range(len(task.label_names)))
-    loaded = metrics.load(names, sample or (0, 1))
+    known = {metric.name for metric in task.metrics}
+    loaded = metrics.load(arguments.metric, sample or (0, 1))
     added = [metric for metric in loaded if metric.name not in known]
     return replace(task, metrics=(*task.metrics, *added))
 
 
-def read_source(dataset_name: str | None, task: Task, take: Take | None = None) -> DatasetDict:
-    """The rows of ``dataset_name``, a hub id or a folder, or of the task's own source.
+def find(name: str, task: Task) -> Source:
+    """The files of a hub id or a folder.
 
-    ``take`` reads its files instead of `datasets`.
-
-    Raises ``ValueError`` if it cannot be read.
+    Raises:
+        Refused: it cannot be reached, or has no such files.
     """
-    if dataset_name is None and task.builder is not None:
-        if take is not None:
-            allowed = f"None with task {task.name}, whose data are made here"
-            raise refusal("streaming", True, allowed, "Drop the flag.")
-        return task.builder()
-    source = dataset_name or task.dataset_name or ""
-    folder = Path(source)
-    if folder.is_dir() and not (folder / "README.md").is_file():
-        files = _bare_files(folder, task)
-        reader = _reader({path: path for paths in files.values() for path in paths}, READERS)
-        return take(files, None, task) if take else read_files(reader, files, task.text_columns)
+    folder = Path(name)
+    is_local = folder.is_dir()
+    if is_local and not (folder / "README.md").is_file():
+        return _bare_files(folder, task)
+    settings: dict[str, Any] = {"name": task.dataset_config, "data_dir": task.data_dir}
+    path = str(folder.resolve()) if is_local else name
+    if not is_local:
+        settings["revision"] = task.revision
     try:
-        return _repository(source, task, take)
-    except Refused:
-        raise
+        builder = load_dataset_builder(path, **settings)
     except Exception as error:  # of whichever library finds the fault
         allowed = f"a hub id that can be reached, or a folder, with {task.dataset_config}"
-        remedy = f"{near(source)}Loading raised {reason(error)}"
-        raise refusal("dataset_name", source, allowed, remedy) from None
-
-
-def _repository(source: str, task: Task, take: Take | None) -> DatasetDict:
-    """The rows of a hub's data set, or of a folder whose card, its README.md, names the files."""
-    folder = Path(source)
-    is_local = folder.is_dir()
-    settings: dict[str, Any] = {"name": task.dataset_config, "data_dir": task.data_dir}
-    if is_local:
-        source = str(folder.resolve())
-    else:
-        settings["revision"] = task.revision
-    builder = load_dataset_builder(source, **settings)
+        remedy = f"{near(name)}Loading raised {reason(error)}"
+        raise refusal("dataset_name", name, allowed, remedy) from None
     stated = builder.config.data_files or {}
     files = {str(split): [str(path) for path in paths] for split, paths in stated.items()}
-    if take is not None:
-        return take(files, builder.info.features, task)
-    every = [path for paths in files.values() for path in paths]
-    if is_local or not Path(builder.cache_dir).exists():  # a hub's files are looked at once
-        # `datasets` reads all splits with the features of the card, or of the first file.
-        footers([path for path in every if path.endswith(".parquet")], builder.info.features)
-    if not is_local:
-        return load_dataset(source, **settings)
-    try:
-        kept = cache([*map(Path, every), folder / "README.md"])
-        return with_files(load_dataset(source, **settings, cache_dir=str(kept)), files)
-    except Exception as error:
-        raise unreadable(every, error) from None
+    every = list(chain(*files.values()))
+
+    def load() -> DatasetDict:
+        if is_local or not Path(builder.cache_dir).exists():  # a hub's files are looked at once
+            # `datasets` reads all splits with the features of the card, or of the first file.
+            footers([file for file in every if file.endswith(".parquet")], builder.info.features)
+        if is_local:
+            settings["cache_dir"] = str(cache([*map(Path, every), folder / "README.md"]))
+        return load_dataset(path, **settings)
+
+    return Source(files, features=builder.info.features, load=load)
 
 
-def _bare_files(folder: Path, task: Task) -> dict[str, list[str]]:
+def _own_files(paths: dict[str, str], task: Task | None, arguments: SourceArguments) -> Source:
+    """The files that flags name, by the task's splits, or by the flags' names."""
+    if task is None:
+        flags = ("text_column_names", "text_column", "text_column_name")
+        named = [getattr(arguments, flag, None) or () for flag in flags]
+        texts = [[x] if isinstance(x, str) else x for x in named]
+        columns = [*TEXT_NAMES, *(column for each in texts for column in each)]
+        return Source({split: [path] for split, path in paths.items()}, columns)
+    others = {"validation": task.validation_splits, "test": task.test_splits}
+    names = {"train": task.train_split} | {x: of[0].name for x, of in others.items() if of}
+    if missing := paths.keys() - names:
+        allowed = f"None with task {task.name}, which has no such split"
+        raise refusal("test_file", paths[missing.pop()], allowed, "Drop the flag.")
+    return Source({names[x]: [path] for x, path in paths.items()}, task.text_columns)
+
+
+def _bare_files(folder: Path, task: Task) -> Source:
     """The files of each split of a folder of the hub's layout that lacks the card with their names.
 
     `datasets` then guesses names, and takes MNLI's two validation splits for one. Both layouts of
@@ -226,68 +253,55 @@ def _bare_files(folder: Path, task: Task) -> dict[str, list[str]]:
         allowed = f"a folder with {root}/<split>-* or /<split>/*, {', '.join(READERS)}"
         remedy = "Check the path. A folder of images is given as train_dir or validation_dir."
         raise refusal("dataset_name", str(folder), allowed, remedy)
-    return {split: paths for split, paths in files.items() if paths}
+    return Source({split: paths for split, paths in files.items() if paths}, task.text_columns)
 
 
-def _reader(files: Mapping[str, str], readers: Mapping[str, str]) -> str:
-    """The one reader of these files, by the names of their arguments."""
-    kinds = {readers.get(Path(path).suffix.lower(), "") for path in files.values()}
-    if len(kinds) > 1 or "" in kinds:
-        allowed = f"files of one format: {', '.join(readers)}"
-        raise refusal(", ".join(files), list(files.values()), allowed, "Convert them.")
-    return kinds.pop()
-
-
-def read_files(
-    reader: str, files: Mapping[str, Sequence[str]], text: Sequence[str] = ()
-) -> DatasetDict:
-    """Read each split by itself: a test split may have other columns, as without labels.
-
-    Args:
-        reader: csv, json, parquet or text.
-        files: of each split.
-        text: columns of a csv file that hold text whatever is written in them.
-
-    Raises:
-        Refused: a file cannot be read, or a split has no rows.
-    """
-    rows = DatasetDict()
-    for split, names in files.items():
-        paths = [Path(name).resolve() for name in names]
-        try:
-            rows[split] = _read(reader, split, paths, text)
-        except Refused:
-            raise
-        except Exception as error:  # of whichever library finds the fault
-            raise unreadable(paths, error) from None
-        if not len(rows[split]):
-            raise refusal(f"the table in {paths[0]}", Words("empty"), "a row or more", "Add rows.")
-    return with_files(rows, files)
-
-
-def _read(reader: str, split: str, paths: list[Path], text: Sequence[str]) -> Dataset:
-    names = list(map(str, paths))
+def _read(split: str, files: Sequence[str], source: Source) -> Dataset:
+    readers = {READERS.get(Path(file).suffix.lower(), "") for file in files}
+    if len(readers) > 1 or "" in readers:
+        allowed = f"files of one format: {', '.join(READERS)}"
+        raise refusal(f"the data of split {split!r}", list(files), allowed, "Convert them.")
+    (reader,) = readers
+    is_local = "://" not in files[0]
+    paths = [Path(file).resolve() for file in files] if is_local else []
+    names = list(map(str, paths or files))
     if reader == "parquet":
-        footers(names)
-    else:
-        for path in paths:
-            _check_encoding(path)
+        footers(names, source.features)
+    for path in paths if reader != "parquet" else ():
+        with path.open("rb") as stream:
+            if any(b"\0" in line for line in stream):
+                raise ValueError("it has NUL bytes, as text in UTF-16 has; UTF-8 is needed")
     if reader == "csv":
-        tables = [_csv_table(path, text) for path in paths]
-        return Dataset(InMemoryTable(pa.concat_tables(tables, promote_options="default")))
-    options = {"keep_linebreaks": True, "encoding": "utf-8-sig"} if reader == "text" else {}
-    kept = str(cache(paths))
-    return load_dataset(reader, data_files={split: names}, split=split, cache_dir=kept, **options)
+        frames = [_csv(path, source.text) for path in paths]
+        return Dataset.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
+    options: dict[str, Any] = {"cache_dir": str(cache(paths))} if is_local else {}
+    if reader == "text":
+        options |= {"keep_linebreaks": True, "encoding": "utf-8-sig"}
+    rows = load_dataset(reader, data_files={split: names}, split=split, **options)
+    return rows if source.features is None else rows.cast(source.features)
 
 
-def with_files(rows: DatasetDict, files: Mapping[str, Sequence[str]]) -> DatasetDict:
-    """The rows, which know from now on the local files of their split."""
-    for name, split in rows.items():
-        paths = [Path(path).resolve() for path in files.get(name, ())]
-        split.info.download_checksums = {
-            str(path): {"num_bytes": path.stat().st_size, "checksum": None} for path in paths
-        }
-    return rows
+def _csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
+    """The cells as they were written: only an empty one is missing."""
+    as_written: dict[str, Any] = {
+        "encoding": "utf-8-sig",
+        "keep_default_na": False,
+        "na_values": [""],
+        "skip_blank_lines": False,
+    }
+    frame = pd.read_csv(
+        path,
+        dtype=dict.fromkeys(text, "string"),
+        dtype_backend="numpy_nullable",  # a column of integers stays one where a cell is missing
+        low_memory=False,  # one type a column
+        **as_written,
+    )
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, **as_written).iloc[0]
+    # pandas would take the cells that are too many for an index, and number names.
+    if not isinstance(frame.index, pd.RangeIndex) or names.dropna().duplicated().any():
+        raise ValueError("a name for each column is needed, and each name once")
+    # Of one column a blank line is a row whose cell is empty.
+    return frame.dropna(how="all") if len(frame.columns) > 1 else frame
 
 
 def cache(paths: Iterable[Path]) -> Path:
@@ -314,11 +328,8 @@ def footers(files: Sequence[str], stated: Features | None = None) -> dict[str, p
     """
 
     def footer(name: str) -> pq.FileMetaData:
-        try:
-            with fsspec.open(name) as stream:
-                return pq.read_metadata(stream)
-        except Exception as error:  # of pyarrow, of the file system or of the hub
-            raise unreadable([name], error) from None
+        with reading([name]), fsspec.open(name) as stream:
+            return pq.read_metadata(stream)
 
     with ThreadPoolExecutor(THREADS) as pool:
         by_file = dict(zip(files, pool.map(footer, files), strict=True))
@@ -327,14 +338,14 @@ def footers(files: Sequence[str], stated: Features | None = None) -> dict[str, p
     first: dict[str, tuple[str, list[str]]] = {}
     for name, columns in ({"the card": stated or Features()} | features).items():
         for column, feature in columns.items():
-            if not isinstance(feature, ClassLabel):
-                continue
-            source, expected = first.setdefault(column, (name, feature.names))
-            if feature.names != expected:
+            if (names := getattr(feature, "names", None)) is None:
+                continue  # no ClassLabel
+            source, expected = first.setdefault(column, (name, names))
+            if names != expected:
                 what = f"the order of the classes of column {column} in {name}"
                 allowed = f"that of {source}: {joined(expected)}"
                 remedy = "Write both with the same names in the same order (datasets' cast_column)."
-                raise refusal(what, Words(joined(feature.names)), allowed, remedy)
+                raise refusal(what, Plain(joined(names)), allowed, remedy)
     return by_file
 
 
@@ -391,56 +402,12 @@ def row_name(name: str, split: Dataset, index: int) -> str:
     return f"row {number} of split {name!r}{among}"
 
 
-def unreadable(paths: Sequence[str | Path], error: Exception) -> Refused:
-    """The error of files that cannot be read."""
-    what = f"the data in {', '.join(map(str, paths[:3]))}{' ...' * (len(paths) > 3)}"
-    remedy = f"Mend or convert them. Reading raised {reason(error)}"
-    return refusal(
-        what, Words("unreadable"), "whole files, whose columns have one type each", remedy
-    )
+def content(cell: Mapping[str, Any] | None) -> bytes:
+    """The bytes of an image's or a recording's file, stored as bytes or as a path.
 
-
-def _check_encoding(path: Path) -> None:
-    """Raise ``Refused`` for a line that is not UTF-8, or has the NUL bytes of UTF-16.
-
-    And for a json file that begins with null, at which Arrow's reader ends the process.
+    Raises:
+        OSError: there is none, or it cannot be read.
     """
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                line.decode()
-                is_text = b"\0" not in line
-            except UnicodeDecodeError:
-                is_text = False
-            if number == 1 and line.startswith(b"null") and "json" in path.suffix:
-                raise refusal(f"line 1 of {path}", cell(line), "a JSON object", "Remove the line.")
-            if not is_text:
-                remedy = f"Convert it: iconv -f WINDOWS-1252 -t UTF-8 {path.name} (or -f UTF-16)."
-                raise refusal(f"line {number} of {path}", cell(line), "text in UTF-8", remedy)
-
-
-def _csv_table(path: Path, text: Sequence[str]) -> pa.Table:
-    """The cells as they were written: only an empty one is missing."""
-    csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.reader(stream, strict=True)
-        header = next(filter(None, rows), [])
-        try:
-            # Arrow would read all rows after a quote that is never closed as one cell.
-            deque(rows, maxlen=0)
-        except csv.Error as error:
-            what = f"a quote up to line {rows.line_num} of {path}"
-            allowed = "a closed one, with the quotes in its cell written twice"
-            raise refusal(what, Words("broken"), allowed, f"Mend it: {error}.") from None
-    return pacsv.read_csv(
-        path,
-        pacsv.ReadOptions(use_threads=False, block_size=min(path.stat().st_size + 1, MOST_BYTES)),
-        # Of one column a blank line is a row whose cell is empty.
-        pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(header) > 1),
-        pacsv.ConvertOptions(
-            column_types=dict.fromkeys(text, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=True,
-        ),
-    )
+    if cell is None or cell["bytes"] is cell["path"] is None:
+        raise FileNotFoundError("The cell is empty")
+    return Path(cell["path"]).read_bytes() if cell["bytes"] is None else cell["bytes"]

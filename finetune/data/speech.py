@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.state import PartialState
-from datasets import Audio, Dataset, DatasetDict, Value
+from datasets import Audio, Dataset, DatasetDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from finetune.data import rows as checks
 from finetune.data import sources
 from finetune.data.loaders import IGNORED, Batching, Loaders, by_length, of_splits
-from finetune.data.wording import Words, joined, reason, refusal
-from finetune.errors import Refused
+from finetune.errors import Plain, Refused, joined, reason, refusal
 from finetune.settings.schema import Run
 from finetune.settings.speech import SpeechDataArguments
 from tasks import Task, speech_recognition
@@ -47,8 +46,9 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     transcript as the flags want it) unless hidden, and each row's number where it was read. A
     folder may have a table of its recordings in it, metadata.csv.
 
-    Raises ``Refused`` if the source, a split or a column is missing, or a row has no recording or
-    no transcript.
+    Raises:
+        Refused: the source, a split or a column is missing, or a row has no recording or no
+            transcript.
     """
     folder = Path(arguments.dataset_name or "")
     tables = [str(folder / name) for name in TABLES if (folder / name).is_file()]
@@ -61,7 +61,7 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
     def own_task(rows: DatasetDict | None) -> Task:
         return speech_recognition.own_task(rows, dataset_name=arguments.dataset_name)
 
-    task, rows = sources.read(arguments, speech_recognition.FAMILY, own_task)
+    task, rows = sources.read(arguments, speech_recognition.FAMILY, own_task, predict)
     if arguments.task_name is None:
         known = next(iter(rows.values())).column_names
         flag, name = "audio_column_name", arguments.audio_column_name
@@ -69,11 +69,9 @@ def load(arguments: SpeechDataArguments, predict: bool) -> tuple[Task, DatasetDi
         flag, name = "text_column_name", arguments.text_column_name
         text = checks.chosen_column(flag, name, sources.TEXT_NAMES, known)
         task = replace(task, audio_column=audio, label_column=text)
-    for split in rows:  # nothing decodes recordings but `samples`
-        if isinstance(rows[split].features.get(task.audio_column), Audio):
-            rows[split] = rows[split].cast_column(task.audio_column, Audio(decode=False))
     rows = sources.numbered(rows)
-    rows = checks.with_validation(task, rows, arguments.validation_split_percentage)
+    flag, share = "validation_split_percentage", arguments.validation_split_percentage
+    rows = checks.with_validation(task, rows, flag, share)
     used = checks.needed(task, rows, arguments, predict)
     return task, DatasetDict({n: _checked(task, n, x, arguments) for n, x in used.items()})
 
@@ -105,8 +103,9 @@ def loaders(
         processor: the model's feature extractor and tokenizer.
         frames: of inputs' lengths, how many frames the model makes of each.
 
-    Raises ``Refused`` for a training transcript that the vocabulary cannot spell, and for a
-    recording that cannot be read, or gives the model fewer frames than its transcript needs.
+    Raises:
+        Refused: a training transcript that the vocabulary cannot spell, or a recording
+            that cannot be read, or gives the model fewer frames than its transcript needs.
     """
     extractor = processor.feature_extractor
     for name in texts(rows):
@@ -128,7 +127,7 @@ def loaders(
             "the error rates on per_device_eval_batch_size. With 1 there is none."
         )
     rate, first = extractor.sampling_rate, rows[task.validation_splits[0].name][0]
-    example = samples(content(first[AUDIO]), rate), rate
+    example = samples(sources.content(first[AUDIO]), rate), rate
     how = Batching(collate=Collate(extractor), sampler=sampler, order=order)
     return of_splits(task, ready, how, settings.train, (origin, example))
 
@@ -150,16 +149,6 @@ class Collate:
             labels = [torch.tensor(row["labels"]) for row in rows]
             batch["labels"] = pad_sequence(labels, batch_first=True, padding_value=IGNORED)
         return batch
-
-
-def content(sound: Mapping[str, Any]) -> bytes:
-    """The bytes of a recording's file, which `Audio` stores as bytes or as a path.
-
-    Raises ``OSError`` if there is none, or it cannot be read.
-    """
-    if sound["bytes"] is None and sound["path"] is None:
-        raise FileNotFoundError("The cell is empty")
-    return Path(sound["path"]).read_bytes() if sound["bytes"] is None else sound["bytes"]
 
 
 def samples(file: bytes, rate: int) -> np.ndarray:
@@ -194,16 +183,13 @@ def samples(file: bytes, rate: int) -> np.ndarray:
 
 
 def _checked(task: Task, name: str, rows: Dataset, arguments: SpeechDataArguments) -> Dataset:
-    sounds = rows.select_columns([task.audio_column, sources.ROW])
-    if task.audio_column != AUDIO:
-        sounds = sounds.rename_column(task.audio_column, AUDIO)
-    sounds = _stored(name, sounds)
+    sounds = _stored(task, name, rows)
     transcripts = _transcripts(task, name, rows, arguments)
     digests = []
     for index, row in enumerate(sounds):
         try:
             # Names of files alone would hide that one has changed.
-            data = hashlib.sha256(content(row[AUDIO]))
+            data = hashlib.sha256(sources.content(row[AUDIO]))
         except OSError as error:
             raise _unreadable(name, sounds, index, error) from None
         digests.append(data.hexdigest()[: sources.DIGITS])
@@ -211,23 +197,17 @@ def _checked(task: Task, name: str, rows: Dataset, arguments: SpeechDataArgument
     return sounds if transcripts is None else sounds.add_column(TEXT, transcripts)
 
 
-def _stored(name: str, rows: Dataset) -> Dataset:
-    """The rows with each recording as `Audio` stores it; names of files are made whole."""
-    kind = checks.kind(rows.features[AUDIO])
-    if kind in ("dict", "struct"):
-        return rows
-    if kind not in (*checks.TEXT_KINDS, "binary"):
-        wrong, allowed = checks.Column("", name, rows, AUDIO), "recordings, or names of their files"
-        raise wrong.of_wrong_type(allowed, "Give --audio_column_name.")
-    folder = next((path.parent for path in sources.files_of(rows)), Path())
-    stored = [
-        {"bytes": value, "path": None}
-        if kind == "binary" or value is None
-        else {"bytes": None, "path": str(folder / value)}
-        for value in rows[AUDIO]
-    ]
-    feature = {"bytes": Value("binary"), "path": Value("string")}
-    return rows.remove_columns(AUDIO).add_column(AUDIO, stored, feature=feature)
+def _stored(task: Task, name: str, rows: Dataset) -> Dataset:
+    """Each row's recording as `Audio` stores it, names of files made whole, and its number."""
+    column = task.audio_column
+    if checks.kind(rows.features[column]) == checks.TEXT:
+        folder = next((path.parent for path in sources.files_of(rows)), Path())
+        paths = [file and str(folder / file) for file in rows[column]]
+        rows = rows.remove_columns(column).add_column(column, paths)
+    with sources.reading([f"column {column} of split {name!r}{checks.source(rows)}"]):
+        sounds = rows.cast_column(column, Audio(decode=False))  # `samples` decodes them
+    sounds = sounds.select_columns([column, sources.ROW])
+    return sounds.rename_columns({column: AUDIO} if column != AUDIO else {})
 
 
 def _transcripts(
@@ -258,24 +238,25 @@ def _normalised(text: str, arguments: SpeechDataArguments) -> str:
 
 
 def _unreadable(name: str, rows: Dataset, index: int, error: Exception) -> Refused:
-    path = rows[index][AUDIO]["path"]
+    path = (rows[index][AUDIO] or {}).get("path")
     what = f"the recording{f' {path}' if path else ''} of {sources.row_name(name, rows, index)}"
     allowed = "a file that libsndfile reads: wav, flac, ogg, mp3 ..."
     remedy = f"Write it again, or drop the row. Reading it raised {reason(error)}"
-    return refusal(what, Words("unreadable"), allowed, remedy)
+    return refusal(what, Plain("unreadable"), allowed, remedy)
 
 
 def _encoded(name: str, rows: Dataset, processor: Any) -> Dataset:
     """Each row's input for the model, its ``length``, its ``seconds``, and ``labels`` if known.
 
-    Raises ``Refused`` for a recording that cannot be read, or is empty.
+    Raises:
+        Refused: a recording that cannot be read, or is empty.
     """
     extractor, tokenizer = processor.feature_extractor, processor.tokenizer
     rate, key = extractor.sampling_rate, extractor.model_input_names[0]
 
     def encode(row: dict[str, Any], index: int) -> dict[str, Any]:
         try:
-            wave = samples(content(row[AUDIO]), rate)
+            wave = samples(sources.content(row[AUDIO]), rate)
         except (OSError, RuntimeError, ValueError) as error:
             raise _unreadable(name, rows, index, error) from None
         inputs = np.asarray(extractor(wave, sampling_rate=rate)[key][0], np.float32)
@@ -305,7 +286,7 @@ def _check_spelled(name: str, rows: Dataset, tokenizer: Any, *, trained: bool) -
     known = sorted(t for t in tokenizer.get_vocab() if len(t) == 1 and not is_lacking(t))
     what, allowed = f"{where}, with unknown characters,", f"{joined(known)}, and spaces"
     remedy = "Give --text_case, --chars_to_ignore, or --tokenizer_name char for a new vocabulary."
-    raise refusal(what, Words(joined(lacking)), allowed, remedy)
+    raise refusal(what, Plain(joined(lacking)), allowed, remedy)
 
 
 def _kept(encoded: Dataset, arguments: SpeechDataArguments) -> list[int]:
@@ -336,4 +317,4 @@ def _check_frames(
             seconds = f"{encoded[index]['seconds']:.3g} seconds long"
             allowed = f"{needed} frames or more, for its transcript"
             remedy = "Drop the row, or leave short training rows out: --min_duration_in_seconds."
-            raise refusal(what, Words(f"{seconds}: {counts[index]} frames"), allowed, remedy)
+            raise refusal(what, Plain(f"{seconds}: {counts[index]} frames"), allowed, remedy)

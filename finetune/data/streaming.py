@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -21,17 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from datasets import Dataset, DatasetDict, Features, load_dataset
+from datasets import Dataset, Features
 from datasets.table import InMemoryTable, cast_table_to_schema
 
 from finetune.data import sources
 from finetune.data.loaders import Drawn
-from finetune.data.rows import needed_splits
-from finetune.data.wording import refusal
-from tasks import Task
+from finetune.errors import refusal
 
-SMALL = 16  # bytes a row of a column, labels say, that a digest reads whole
-SAMPLE = 4096  # bytes that it reads of another column, in the middle of each row group
 HUB = "hf://"
 
 
@@ -61,7 +58,7 @@ class Streamed:
     features: Features
     columns: Mapping[str, str] = field(default_factory=dict)
     kept: int = 0
-    _held: OrderedDict[int, list[dict[str, Any]]] = field(default_factory=OrderedDict, repr=False)
+    _held: OrderedDict[int, pa.Table] = field(default_factory=OrderedDict, repr=False)
 
     def __post_init__(self) -> None:
         self._ends = np.cumsum(self.sizes)
@@ -71,7 +68,8 @@ class Streamed:
 
     def __getitem__(self, row: int) -> dict[str, Any]:
         index = self._group_of(row)
-        return self._rows(index)[row - int(self._ends[index]) + self.groups[index].rows]
+        start = int(self._ends[index]) - self.groups[index].rows
+        return self._group(index).slice(row - start, 1).to_pylist()[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """For processes that read: each holds row groups of its own."""
@@ -100,11 +98,9 @@ class Streamed:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the rows, without reading them all.
+        """A digest of the rows; a hub's are not read for it.
 
-        Of a hub's files it is of the hub's name of their content. Of other files it is of their
-        footers, of the small columns (the labels), and of a part of the other columns in each row
-        group.
+        Of a hub's files it is of the hub's name of their content.
         """
         total = hashlib.sha256(repr([(group.number, group.rows) for group in self.groups]).encode())
         with ThreadPoolExecutor(sources.THREADS) as pool:
@@ -114,8 +110,8 @@ class Streamed:
 
     def origin(self) -> dict[str, Any]:
         """Describe the rows as `sources.origin` describes a split."""
-        places = {name: fsspec.url_to_fs(name) for name in self.footers}
-        sizes = {name: system.size(path) for name, (system, path) in places.items()}
+        systems = {name: fsspec.url_to_fs(name) for name in self.footers}
+        sizes = {name: system.size(path) for name, (system, path) in systems.items()}
         return {"rows": len(self), "digest": self.digest, "files": sizes}
 
     def row_name(self, row: int) -> str:
@@ -128,46 +124,32 @@ class Streamed:
     def _group_of(self, row: int) -> int:
         return int(np.searchsorted(self._ends, row, side="right"))
 
-    def _rows(self, index: int) -> list[dict[str, Any]]:
+    def _group(self, index: int) -> pa.Table:
         held, group = self._held, self.groups[index]
         if index in held:
             held.move_to_end(index)
             return held[index]
         table = self._table(group, list(self.columns))[: group.rows]
-        rows = [{new: row[old] for old, new in self.columns.items()} for row in table.to_pylist()]
-        while held and sum(map(len, held.values())) + len(rows) > self.kept:
+        while held and sum(map(len, held.values())) + len(table) > self.kept:
             held.popitem(last=False)
-        held[index] = rows
-        return rows
+        held[index] = table.rename_columns(list(self.columns.values()))
+        return held[index]
 
     def _table(self, group: Group, columns: list[str]) -> pa.Table:
-        try:
-            with fsspec.open(group.file) as stream:
-                file = pq.ParquetFile(stream, metadata=self.footers[group.file], pre_buffer=True)
-                table = file.read_row_group(group.number, columns)
+        with sources.reading([group.file]), fsspec.open(group.file) as stream:
+            file = pq.ParquetFile(stream, metadata=self.footers[group.file], pre_buffer=True)
+            table = file.read_row_group(group.number, columns)
             # Words become the numbers of the classes; a column that this file lacks has no values.
             features = Features({name: self.features[name] for name in columns})
             return cast_table_to_schema(table, features.arrow_schema)
-        except Exception as error:  # of pyarrow, of the file system or of the hub
-            raise sources.unreadable([group.file], error) from None
 
     def _content(self, name: str) -> bytes:
+        if not name.startswith(HUB):
+            with Path(name).open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").digest()
         system, path = fsspec.url_to_fs(name)
-        if name.startswith(HUB):
-            system.ls(path.rpartition("/")[0])  # one request for all files of a folder
-            return system.info(path)["blob_id"].encode()
-        footer = self.footers[name]
-        total = hashlib.sha256(repr(footer.to_dict()).encode())
-        with system.open(path) as stream:
-            for group in map(footer.row_group, range(footer.num_row_groups)):
-                for chunk in map(group.column, range(group.num_columns)):
-                    start = chunk.dictionary_page_offset or chunk.data_page_offset
-                    size = chunk.total_compressed_size
-                    if size > max(SMALL * group.num_rows, SAMPLE):
-                        start, size = start + (size - SAMPLE) // 2, SAMPLE
-                    stream.seek(start)
-                    total.update(stream.read(size))
-        return total.digest()
+        system.ls(path.rpartition("/")[0])  # one request for all files of a folder
+        return system.info(path)["blob_id"].encode()
 
 
 class InWindows(Drawn[tuple[int, int]]):
@@ -201,44 +183,24 @@ class InWindows(Drawn[tuple[int, int]]):
             part = []
 
 
-class Training:
-    """Reads files for `sources.read`, and leaves the training rows where they are.
+def streamed(split: str, source: sources.Source) -> dict[str, Dataset | Streamed]:
+    """The rows of a source, of which those of this split stay where they are.
 
-    ``rows`` are the training rows, once the files are known.
+    Raises:
+        Refused: a file is not parquet, cannot be reached, or has other classes.
     """
-
-    rows: Streamed
-
-    def __init__(self, split: str, predict: bool) -> None:
-        self.split, self.predict = split, predict
-
-    def __call__(
-        self, files: Mapping[str, Sequence[str]], features: Features | None, task: Task | None
-    ) -> DatasetDict:
-        needed = list(files) if task is None else needed_splits(task, self.predict)
-        rows = DatasetDict()
-        for name in filter(files.__contains__, needed):
-            paths = list(files[name])
-            if others := [path for path in paths if not path.lower().endswith(".parquet")]:
-                allowed = f"with parquet files; {others[0]} is none"
-                raise refusal("streaming", True, allowed, "Drop the flag, or convert the files.")
-            if name == self.split:
-                self.rows = opened(paths, features)
-                rows[name] = self.rows.sample()
-                continue
-            sources.footers(paths, features)
-            if any("://" in path for path in paths):
-                whole = load_dataset("parquet", data_files={name: paths}, split=name)
-            else:
-                whole = sources.read_files("parquet", {name: paths})[name]
-            rows[name] = whole if features is None else whole.cast(features)
-        return rows
+    others = {name: files for name, files in source.files.items() if name != split}
+    rows: dict[str, Any] = {**sources.read_files(replace(source, files=others, load=None))}
+    if split in source.files:
+        rows[split] = opened(source.files[split], source.features)
+    return rows
 
 
 def opened(files: Sequence[str], features: Features | None = None) -> Streamed:
     """The rows of these files, once their footers are read.
 
-    Raises ``Refused`` for a file that is not parquet, cannot be reached, or has other classes.
+    Raises:
+        Refused: a file that is not parquet, cannot be reached, or has other classes.
     """
     footers = sources.footers(files, features)
     groups = [

@@ -135,10 +135,10 @@ def pad(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, DatasetDict]:
     """The task and the text column of the needed splits, checked and cut to their limits.
 
-    Raises ``ValueError`` if the source, a split or the text column is missing, or is not text.
+    Raises:
+        ValueError: the source, a split or the text column is missing, or is not text.
     """
-    readers = sources.READERS | {".txt": "text"}
-    task, rows = sources.read(arguments, lm.FAMILY, partial(_own_task, arguments), readers)
+    task, rows = sources.read(arguments, lm.FAMILY, partial(_own_task, arguments), predict)
     for name, split in rows.items():
         if set(task.text_columns) <= set(split.column_names):
             # Before a split is cut off, while its rows are still those of its files.
@@ -151,7 +151,7 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
             f"No validation text is given: the last {share} per cent of the training rows are held "
             "out for it; --validation_split_percentage changes how many."
         )
-    rows = checks.with_validation(task, rows, share)
+    rows = checks.with_validation(task, rows, "validation_split_percentage", share)
     used = checks.needed(task, rows, arguments, predict)
     return task, DatasetDict(used).select_columns(list(task.text_columns))
 
@@ -159,7 +159,8 @@ def load(arguments: LanguageDataArguments, predict: bool) -> tuple[Task, Dataset
 def texts(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> dict[str, Text]:
     """Each split as one row of tokens, the task's row ends included; by the split's name.
 
-    Raises ``ValueError`` for rows that end in the end of text, if the tokenizer has no such token.
+    Raises:
+        ValueError: rows that end in the end of text, if the tokenizer has no such token.
     """
     if task.row_end == "eos" and tokenizer.eos_token_id is None:
         allowed = "newline or none with this tokenizer, which has no end-of-text token"
@@ -172,8 +173,9 @@ def block_size(
 ) -> int:
     """Tokens of a block: as the flag says, or the most that tokenizer and model take, at most 1024.
 
-    Raises ``ValueError`` if it is more than the model's ``positions`` (None: any number), or less
-    than the stride.
+    Raises:
+        ValueError: it is more than the model's ``positions`` (None: any number), or less than the
+            stride.
     """
     most, longest = positions or tokenizer.model_max_length, tokenizer.model_max_length
     size, stride = arguments.block_size or min(most, longest, 1024), arguments.stride
@@ -189,7 +191,8 @@ def block_size(
 def training_blocks(task: Task, texts: dict[str, Text], size: int) -> Blocks:
     """The training text in blocks of so many tokens.
 
-    Raises ``ValueError`` if it is shorter than one block.
+    Raises:
+        ValueError: it is shorter than one block.
     """
     blocks = Blocks(texts[task.train_split].tokens, size)
     if not len(blocks):
@@ -215,7 +218,8 @@ def loaders(
 
     ``origin`` says where the text comes from.
 
-    Raises ``ValueError`` if a split has fewer than two tokens.
+    Raises:
+        ValueError: a split has fewer than two tokens.
     """
     stride = settings.data.stride
     rows: dict[str, Any] = {n: Windows(x.tokens, blocks.size, stride) for n, x in texts.items()}

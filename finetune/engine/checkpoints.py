@@ -55,7 +55,8 @@ def save(
 ) -> None:
     """Save the whole run as the folder ``path``.
 
-    Raises `SaveError` if it cannot be written; the earlier checkpoints stay.
+    Raises:
+        SaveError: it cannot be written; the earlier checkpoints stay.
     """
     with storage.clear_errors(path, "the earlier checkpoints are whole"):
         aside = storage.aside_of(path)
@@ -97,7 +98,8 @@ def rotate(folder: Path, limit: int | None, current: Path) -> None:
 def find(name: str, folder: Path) -> Path:
     """The checkpoint that ``resume_from_checkpoint`` names, checked to be whole.
 
-    Raises ``CheckpointError`` if there is none or it is damaged.
+    Raises:
+        CheckpointError: there is none or it is damaged.
     """
     known = listed(folder)
     path = known[-1] if name == LAST and known else Path(name)
@@ -124,7 +126,8 @@ def load(
         fingerprint: of this run.
         defaults: of the flags, since an earlier version may have lacked some of them.
 
-    Raises ``CheckpointError`` if the checkpoint is of a run with other settings, model or data.
+    Raises:
+        CheckpointError: the checkpoint is of a run with other settings, model or data.
     """
     state = _state(path)
     changed = differences(state["fingerprint"], fingerprint, defaults)
@@ -148,7 +151,8 @@ def load(
 def restore(accelerator: Accelerator, path: Path) -> None:
     """Load what accelerate saved there.
 
-    Raises ``CheckpointError`` if a file holds other data.
+    Raises:
+        CheckpointError: a file holds other data.
     """
     try:
         accelerator.load_state(str(path))

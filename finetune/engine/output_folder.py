@@ -24,9 +24,8 @@ from accelerate.utils import broadcast_object_list
 import tasks
 from finetune.engine import checkpoints, locks, storage
 from finetune.engine.fingerprint import faults
-from finetune.engine.predictions import EVALUATED, evaluated
 from finetune.engine.progress import LOG
-from finetune.engine.results import RESULTS, read_json
+from finetune.engine.results import EVALUATED, RESULTS, evaluated, read_json
 from finetune.errors import Refused, refusal
 from finetune.settings.schema import Run
 from finetune.settings.training import LAST
@@ -45,8 +44,9 @@ REMEDY = "Choose another output_dir, or give --overwrite_output_dir to replace t
 def claimed(settings: Run[Any, Any], accelerator: Accelerator) -> Iterator[None]:
     """Work in the run's folder alone; its main process has the lock until the end.
 
-    Raises ``Refused`` on all of its processes if another run is at work there, if what is there is
-    another run's, or if the folder cannot be written to.
+    Raises:
+        Refused: on all of its processes if another run is at work there, if what is there is
+            another run's, or if the folder cannot be written to.
     """
     with ExitStack() as stack:
         refused = None
@@ -74,7 +74,11 @@ def former(settings: Run[Any, Any], family: str) -> list[Path]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete files and folders. Raises ``SaveError`` if one cannot be."""
+    """Delete files and folders.
+
+    Raises:
+        SaveError: one of them cannot be deleted.
+    """
     for path in paths:
         with storage.clear_errors(path, "the others are unchanged"):
             storage.remove(path)

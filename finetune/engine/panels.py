@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
-from finetune.data.wording import joined
-from finetune.engine.predictions import constant, evaluated, only_answer
-from finetune.engine.results import RESULTS, machine_name, read_json
+from finetune.engine.results import RESULTS, constant, evaluated, machine_name, read_json
 from finetune.engine.trainer import Trainer
-from finetune.errors import Refused
+from finetune.errors import Refused, joined
 from finetune.plurals import many
 from finetune.settings import recipes
 from finetune.settings.variants import NO_VARIANT
@@ -61,8 +59,8 @@ def closing(trainer: Trainer, results: Mapping[str, Any]) -> Rows:
     yield "metric", metric
     files = evaluated(trainer.folder).values()
     for path in files:
-        if (answer := only_answer(path)) is not None:  # though the labels differ
-            yield "warning", f"{constant(answer)} ({path.name})"
+        if (text := constant(path)) is not None:
+            yield "warning", f"{text} ({path.name})"
     yield "time", duration(results.get("train_runtime", results["eval_runtime"]))
     if (most := results["filter_max_moved"]) is not None and best is not None:
         least, count = results["filter_min_moved"], results["filter_scalars"]
@@ -134,28 +132,18 @@ def _filter(trainer: Trainer) -> str:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not ga.is_patched(model):
         return f"{NO_VARIANT}: plain attention"
-    config, modules = read_config(model), ga.report(model).rows
-    settings = [
-        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in config.to_dict().items()
-        if value is not None and name not in ("trainable", "layers")
-    ]
-    count = sum(scalar.numel() for scalar in trainer.first_scalars)
-    learned = f"{count or 'no'} scalars learned"
-    learned += f" ({', '.join(config.trainable)})" if count else ""
+    modules = ga.report(model).rows
+    count = sum(scalar.numel() for scalar in trainer.first_scalars) or "no"
     where = f"in {sum(bool(x.backend) for x in modules)} of {len(modules)} self-attention modules"
-    return f"{config.variant}: {', '.join(settings)}; {learned} {where}"
+    return f"{read_config(model)}; {count} scalars learned {where}"
 
 
 def _steps(trainer: Trainer) -> Rows:
     """How long, of which batches, and at which rates."""
     train, updates = trainer.settings.train, trainer.updates
-    processes = trainer.accelerator.num_processes
-    rows = updates.accumulation * updates.batch_size * processes
-    text = f"{many(trainer.epochs, 'epoch')}, {many(trainer.steps, 'update')} of {rows} rows"
-    if rows != updates.batch_size:
-        batches = f"{many(updates.accumulation, 'batch')} of {updates.batch_size}"
-        text += f" ({batches} in {many(processes, 'process')})"
+    batches = many(updates.accumulation * trainer.accelerator.num_processes, "batch")
+    length = f"{many(trainer.epochs, 'epoch')}, {many(trainer.steps, 'update')}"
+    text = f"{length} of {batches} of {updates.batch_size} rows"
     text += f", {trainer.warm_up} of them warm-up" if trainer.warm_up else ""
     done = trainer.progress.step
     yield "steps", f"{text}; goes on after update {done}" if done else text

@@ -82,7 +82,8 @@ class Selection:
             main_metric: the task's.
             directions: of each key of an evaluation whether greater is better; None is not known.
 
-        Raises ``ValueError`` for a metric that is not measured, or whose direction nobody knows.
+        Raises:
+            ValueError: a metric that is not measured, or whose direction nobody knows.
         """
         flag, name = "metric_for_best_model", train.metric_for_best_model or main_metric
         key = f"eval_{name.removeprefix('eval_')}"

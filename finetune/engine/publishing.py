@@ -22,7 +22,6 @@ from finetune.errors import Refused
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run
 from hf_graphattn.model.filters import is_adapted
-from hf_graphattn.model.parallel import is_spread
 from hf_graphattn.model.save import hub_id
 from hf_graphattn.sharing import EXAMPLE_FILES, license_of, plain_card, save_example
 from tasks import Task
@@ -38,7 +37,8 @@ ADAPTER = "adapter_config.json"
 def repository(settings: Run[Any, Any]) -> str:
     """The repository to push to, which is made if need be; its name with the owner's.
 
-    Raises ``Refused`` if nothing can be pushed there.
+    Raises:
+        Refused: nothing can be pushed there.
     """
     name = settings.train.hub_model_id or Path(settings.train.output_dir).resolve().name
     with _refused(f"The repository {name!r} cannot be pushed to; log in with `hf auth login`"):
@@ -49,16 +49,14 @@ def repository(settings: Run[Any, Any]) -> str:
 def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | None:
     """Upload the run's folder with its card in one commit; returns the address.
 
-    All processes make the card of a model that is spread over them, and only one asks the hub.
+    All processes make the card, since a model may be spread over them; only one asks the hub.
 
-    Raises ``Refused`` if that fails; the folder is whole.
+    Raises:
+        Refused: that fails; the folder is whole.
     """
     settings, is_main = trainer.settings, trainer.accelerator.is_main_process
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if not (is_main or is_spread(model)):
-        return None
-    each = [_facts(trainer, results) if is_main else {}]
-    (facts,) = broadcast_object_list(each) if is_spread(model) else each
+    (facts,) = broadcast_object_list([_facts(trainer, results) if is_main else {}])
     example, card = trainer.example if settings.train.hub_example else None, None
     if isinstance(example, Tensor):
         example = processor.decode(example)
@@ -80,7 +78,8 @@ def push(trainer: Trainer, processor: Any, results: Mapping[str, Any]) -> str | 
 def upload(folder: str | Path, repo_id: str, message: str = "A run") -> str:
     """Upload what a run saved, as it is, in one commit; returns its address.
 
-    Raises ``Refused`` if that fails.
+    Raises:
+        Refused: that fails.
     """
     code = f"from finetune.engine.publishing import upload; upload({str(folder)!r}, {repo_id!r})"
     with _refused(f'{folder} is whole, but could not be pushed (`python -c "{code}"` will)'):

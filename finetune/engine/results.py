@@ -1,7 +1,8 @@
-"""``all_results.json``: written whole, with where its numbers come from."""
+"""What a run leaves: ``all_results.json`` with where its numbers come from, and predictions."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -9,18 +10,21 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 
 from finetune.engine import storage
-from finetune.errors import refusal
+from finetune.errors import one_line, refusal
+from tasks import Split, Task
 
 RESULTS = "all_results.json"
+EVALUATED = "eval_predictions{}.tsv"  # one a validation split, by the end of its metrics' keys
 PACKAGES = ("hf_graphattn", "torch", "transformers", "datasets", "accelerate")
 
 
@@ -32,7 +36,8 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A run's results, or the record of its start.
 
-    Raises ``Refused`` if the file is damaged, or has no settings of the run.
+    Raises:
+        Refused: the file is damaged, or has no settings of the run.
     """
     try:
         values = json.loads(path.read_text("utf-8"))
@@ -95,21 +100,82 @@ def peak_memory(accelerator: Accelerator) -> int:
 
 def finite(value: Any) -> Any:
     """The value as JSON has it; NaN and infinity, in whatever containers, become None."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 def _commit() -> dict[str, Any] | None:
     """The repository's commit and whether files differ from it; None outside a repository."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        commit, status = (
-            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout
-            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        text = subprocess.check_output(
+            [*git, "--abbrev=40", "--exclude=*"], stderr=subprocess.DEVNULL, text=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit.strip(), "dirty": bool(status.strip())}
+    commit, dirty, _ = text.strip().partition("-dirty")
+    return {"commit": commit, "dirty": bool(dirty)}
+
+
+def write_answers(task: Task, split: Split, answers: np.ndarray, folder: Path) -> None:
+    """A file in GLUE's submission format: ``index`` and ``prediction``, separated by a tab."""
+    lines = [f"{i}\t{_submitted(task, value)}" for i, value in enumerate(answers.tolist())]
+    _write(folder / split.prediction_file, ["index\tprediction", *lines])
+
+
+def write_evaluated(
+    split: Split,
+    predictions: Any,
+    references: np.ndarray,
+    folder: Path,
+    names: Sequence[str] = (),
+) -> None:
+    """``eval_predictions<suffix>.tsv``: index, prediction and label of each row of a split.
+
+    Labels by their number, scores to the last digit: for tests that compare two runs row by row.
+    Where classes have ``names``, two more columns have these.
+    """
+    head = ["index", "prediction", "label"] + ["prediction_name", "label_name"] * bool(names)
+    lines = []
+    for index, pair in enumerate(zip(predictions.tolist(), references.tolist(), strict=True)):
+        cells = (index, *pair, *(_name(names, number) for number in pair if names))
+        lines.append("\t".join(map(str, cells)))
+    _write(folder / EVALUATED.format(split.key_suffix), ["\t".join(head), *lines])
+
+
+def evaluated(folder: Path) -> dict[str, Path]:
+    """The files that `write_evaluated` wrote there, by the end of their split's keys."""
+    before, after = EVALUATED.split("{}")
+    paths = sorted(folder.glob(EVALUATED.format("*")))
+    return {path.name.removeprefix(before).removesuffix(after): path for path in paths}
+
+
+def constant(path: Path) -> str | None:
+    """A sentence about the one prediction of all rows of such a file, though their labels differ.
+
+    A class has its name, where the file has names. None if there are several predictions.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    answers, labels = ({row[name] for row in rows} for name in ("prediction", "label"))
+    if len(answers) != 1 or len(labels) < 2:
+        return None
+    answer = rows[0].get("prediction_name", rows[0]["prediction"])
+    return f"every row is predicted as {answer or 'no text'}"
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    storage.write_text(path, "\n".join(lines) + "\n")
+
+
+def _submitted(task: Task, value: Any) -> str:
+    if task.objective == "ctc":
+        return str(value)
+    if task.objective == "regress":
+        low, high = task.score_range or (-math.inf, math.inf)
+        return f"{min(max(value, low), high):.3f}"
+    return _name(task.label_names, int(value)) if task.submits_names else str(int(value))
+
+
+def _name(names: Sequence[str], number: int) -> str:
+    """A class's name in one cell; a generated text that is no label has none."""
+    return one_line(names[number]) if 0 <= number < len(names) else ""

@@ -25,7 +25,8 @@ HARDLY = 1e-3  # a scalar that moved by less changes next to nothing
 def run(trainer: Trainer, processor: Any) -> dict[str, Any]:
     """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
 
-    Raises ``CheckpointError`` for a checkpoint that does not fit, ``SaveError`` for a full disk.
+    Raises:
+        CheckpointError: a checkpoint that does not fit, ``SaveError`` for a full disk.
     """
     accelerator, settings = trainer.accelerator, trainer.settings
     train, is_main, family = settings.train, accelerator.is_main_process, trainer.task.family
@@ -95,7 +96,8 @@ def finish(trainer: Trainer, processor: Any, measured: dict[str, Any]) -> dict[s
 def save_model(trainer: Trainer, processor: Any, folder: Path) -> None:
     """Model and processor as `save_pretrained` writes them, each file whole or as it was.
 
-    Raises ``SaveError`` if they cannot be written.
+    Raises:
+        SaveError: they cannot be written.
     """
     accelerator = trainer.accelerator
     model = accelerator.unwrap_model(trainer.model)

@@ -51,7 +51,11 @@ def clear_errors(path: Path, kept: str) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file over its former. Raises ``SaveError`` if that fails."""
+    """Write a file over its former.
+
+    Raises:
+        SaveError: it cannot be written.
+    """
     with clear_errors(path, "the former file is unchanged"):
         aside = aside_of(path)
         aside.write_text(text, "utf-8")

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 import hf_graphattn as ga
-from finetune.engine.predictions import constant, evaluated, only_answer
+from finetune.engine.results import constant, evaluated
 from finetune.experiments.execute import CLOSED, Job
 from finetune.experiments.plan import Results, greater_is_better, metric_name
 from finetune.experiments.statistics import Interval, holm, permutation_p, t_interval
@@ -313,11 +313,11 @@ def _constant(task: TaskResult, jobs: Sequence[Job]) -> Iterator[str]:
         if job.task == task.task and (job.arm, job.seed) in ended:
             files = evaluated(job.folder)
             end = max((end for end in files if task.metric.endswith(end)), key=len, default=None)
-            if end is not None and (answer := only_answer(files[end])) is not None:
-                seeds[job.arm, answer].append(str(job.seed))
-    for (arm, answer), which in seeds.items():
-        text = f"{arm}, seed {', '.join(which)}: {constant(answer)}; "
-        yield f"{text}such a run has learned nothing that this metric could show."
+            if end is not None and (text := constant(files[end])) is not None:
+                seeds[job.arm, text].append(str(job.seed))
+    for (arm, text), which in seeds.items():
+        start = f"{arm}, seed {', '.join(which)}: {text}; "
+        yield f"{start}such a run has learned nothing that this metric could show."
 
 
 def _ties(task: TaskResult) -> Iterator[str]:

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from finetune.engine.predictions import evaluated
-from finetune.engine.results import RESULTS, read_json, write_json
+from finetune.engine.results import RESULTS, evaluated, read_json, write_json
 from finetune.errors import refusal
 from finetune.experiments.statistics import LEVEL
 from tasks import Metric

@@ -29,7 +29,8 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of a model's ch
 def load_config(arguments: ImageModelArguments, task: Task) -> tuple[PreTrainedConfig, list[int]]:
     """The config with the task's labels, and the label order (`loading.labelled`).
 
-    Raises ``ValueError`` if the model takes images of other channels than `MODES`.
+    Raises:
+        ValueError: the model takes images of other channels than `MODES`.
     """
     path = arguments.model_name_or_path
     config = (
@@ -50,7 +51,8 @@ def channels(config: PreTrainedConfig) -> int:
 def load_processor(arguments: ImageModelArguments, config: PreTrainedConfig) -> Any:
     """The model's image processor or the named one; of an untrained model its type's, as large.
 
-    Raises ``ValueError`` if there is none.
+    Raises:
+        ValueError: there is none.
     """
     name = arguments.image_processor_name or arguments.model_name_or_path or arguments.config_name
     if name is None:

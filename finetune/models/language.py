@@ -53,8 +53,9 @@ def load_config(
 ) -> PreTrainedConfig:
     """The checkpoint's configuration, or that of an untrained model for this tokenizer.
 
-    Raises ``ValueError`` for an unknown type or override, or a tokenizer of more tokens than the
-    model has.
+    Raises:
+        ValueError: an unknown type or override, or a tokenizer of more tokens than the model
+            has.
     """
     if arguments.model_name_or_path is not None:
         config = pretrained(AutoConfig, arguments.model_name_or_path, arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ def pretrained(kind: Any, name: str | None, arguments: ModelSource, **options: A
     The model's own is read at the chosen revision, and may run the repository's code if that was
     allowed; that of another repository never runs code.
 
-    Raises ``Refused`` if there is no such thing.
+    Raises:
+        Refused: there is no such thing.
     """
     where = arguments.hub()
     if name != arguments.origin:
@@ -74,8 +76,8 @@ def load_config(
 ) -> tuple[PreTrainedConfig, list[int]]:
     """The checkpoint's config with the task's labels, and the label order (`labelled`).
 
-    Raises ``ValueError`` if a head of an encoder-decoder is to read the end token of rows that have
-    none.
+    Raises:
+        ValueError: a head of an encoder-decoder is to read the end token of rows that have none.
     """
     name = arguments.model_name_or_path
     config = pretrained(AutoConfig, name, arguments)
@@ -112,7 +114,8 @@ def labelled(
 def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfig:
     """The configuration of an untrained model: with what is known, then what overrides it.
 
-    Raises ``ValueError`` for an unknown type or override, or a configuration that is patched.
+    Raises:
+        ValueError: an unknown type or override, or a configuration that is patched.
     """
     if arguments.config_name is not None:
         config = pretrained(AutoConfig, arguments.config_name, arguments)
@@ -135,22 +138,14 @@ def untrained_config(arguments: StartArguments, **known: Any) -> PreTrainedConfi
 def _override(config: PreTrainedConfig, overrides: str) -> None:
     try:
         for change in overrides.split(","):
-            name, sign, value = change.partition("=")
-            if sign and getattr(config, name, "") is None:  # transformers' own cannot set these
-                setattr(config, name, _scalar(value))
-            else:
-                config.update_from_string(change)
-    except (ValueError, TypeError, StrictDataclassError) as error:
+            name, value = change.split("=")
+            getattr(config, name)
+            with suppress(ValueError):  # else it is a text
+                value = json.loads(value.lower())
+            setattr(config, name, value)
+    except (AttributeError, ValueError, TypeError, StrictDataclassError) as error:
         allowed = "name=value, parted by commas, of the configuration"
         raise refusal("config_overrides", overrides, allowed, reason(error)) from error
-
-
-def _scalar(text: str) -> Any:
-    """The number, the boolean or the string that a text is."""
-    try:
-        return json.loads(text.lower())
-    except ValueError:
-        return text
 
 
 def _label_order(task: Task, labels: list[str]) -> list[int]:

@@ -75,8 +75,9 @@ def load_config(
 
     The loss is the mean over recordings of the nats a character.
 
-    Raises ``ValueError`` for a vocabulary that the checkpoint's head does not have, or a setting
-    that the configuration lacks.
+    Raises:
+        ValueError: a vocabulary that the checkpoint's head does not have, or a setting that the
+            configuration lacks.
     """
     known = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     path = arguments.model_name_or_path

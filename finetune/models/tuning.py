@@ -27,7 +27,8 @@ patches the base first.
 def tuned(model: PreTrainedModel, arguments: TuningArguments) -> Any:
     """The model with what is not to be trained frozen; with LoRA, a `PeftModel`.
 
-    Raises ``ValueError`` for ``peft filters`` on a model whose filters learn nothing.
+    Raises:
+        ValueError: for ``peft filters`` on a model whose filters learn nothing.
     """
     if arguments.peft == "filters":
         model = ga.freeze_base(model)

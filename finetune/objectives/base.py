@@ -69,8 +69,10 @@ class Objective(ABC):
     ) -> Measured:
         """Measure the model on a split, over all processes.
 
-        Rows that were repeated to fill the last batch count once. Raises ``DivergedError`` if the
-        model's outputs cannot be scored.
+        Rows that were repeated to fill the last batch count once.
+
+        Raises:
+            DivergedError: the model's outputs cannot be scored.
         """
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

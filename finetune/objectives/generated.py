@@ -40,7 +40,8 @@ class GeneratedLabels(Objective):
     def of(cls, task: Task, tokenizer: PreTrainedTokenizerBase) -> GeneratedLabels:
         """The task's words in this tokenizer.
 
-        Raises ``ValueError`` if it cannot spell one, so that reading would not give it back.
+        Raises:
+            ValueError: it cannot spell one, so that reading would not give it back.
         """
         rows = [torch.tensor(tokenizer(text_target=x)["input_ids"]) for x in task.label_names]
         word_ids = pad_sequence(rows, batch_first=True, padding_value=IGNORED)

@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from finetune.engine.predictions import write_evaluated
-from finetune.engine.results import RESULTS
+from finetune.engine.results import RESULTS, write_evaluated
 from finetune.experiments import examples
 from tasks import Split
 from tasks.metrics import ACCURACY, F1, MATTHEWS_CORRELATION, PEARSON, SPEARMANR

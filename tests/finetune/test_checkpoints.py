@@ -23,7 +23,7 @@ from checkpoint_runs import (
 )
 
 from finetune.engine import checkpoints, storage
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.results import EVALUATED
 
 BATCHES, FIRST_SAVED = 21, 4
 PREDICTED = EVALUATED.format("")

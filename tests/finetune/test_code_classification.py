@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 
 import hf_graphattn as ga
 from finetune import code_classification, glue
-from finetune.engine.predictions import EVALUATED
 from finetune.engine.progress import LOG
+from finetune.engine.results import EVALUATED
 from finetune.experiments import examples
 
 RECIPES = Path(code_classification.__file__).parent / "recipes"

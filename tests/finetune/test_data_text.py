@@ -160,7 +160,7 @@ def test_refusals_of_configurations(tokenizer, tmp_path: Path) -> None:
     GPT2Config(vocab_size=7).save_pretrained(tmp_path / "small")
     cases = [
         ({"model_type": "gpt3"}, "model_type is 'gpt3'; allowed: a type that transformers has"),
-        ({"model_type": "gpt2", "config_overrides": "n_embdx=1"}, r"n_embdx isn't"),
+        ({"model_type": "gpt2", "config_overrides": "n_embdx=1"}, r"no attribute 'n_embdx'"),
         ({"model_type": "gpt2", "config_overrides": "n_embd"}, "allowed: name=value, parted by"),
         ({"model_type": "gpt2", "config_overrides": "n_inner=2.5"}, "n_inner.* expected int, got"),
         ({"model_type": "gpt2", "config_overrides": "n_inner"}, "config_overrides is .*n_inner"),
@@ -201,7 +201,7 @@ def test_refusals_of_sources(tmp_path: Path) -> None:
     cases = [
         ({}, "task_name is None; allowed: ptb, wikitext2, wikitext103, demo. Choose one"),
         ({"task_name": "cola"}, "known tasks for finetune/lm.py: ptb, .*Run it with finetune/glue"),
-        ({"train_file": str(words)}, "validation_split_percentage is 5; .*, or a validation_file"),
+        ({"train_file": str(words)}, "validation_split_percentage is 5; .*, or validation data"),
         ({"train_file": str(numbers)}, "text_column is None; .* columns: number, other"),
         (
             {"task_name": "demo", "validation_split_percentage": 50},

@@ -13,8 +13,8 @@ from tiny_run import COLA, trainer
 from torch.nn import functional
 
 from finetune import glue
-from finetune.engine import progress, updates
-from finetune.engine.trainer import Trainer
+from finetune.engine import progress
+from finetune.engine.trainer import Trainer, plan
 from finetune.errors import DivergedError
 from finetune.objectives import labels
 
@@ -33,7 +33,7 @@ STEPS = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1")
 )
 def test_plan(batches: int, flags: str, expected: tuple[int, int, int]) -> None:
     base = ["--model_name_or_path", "m", "--output_dir", "o"]
-    assert updates.plan(batches, glue.SCHEMA.parse([*base, *flags.split()]).train) == expected
+    assert plan(batches, glue.SCHEMA.parse([*base, *flags.split()]).train) == expected
 
 
 def test_linear_schedule_by_number(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import hf_graphattn as ga
 from finetune import glue
 from finetune.engine import checkpoints, storage
 from finetune.engine.progress import LOG, Selection
+from finetune.engine.results import write_json
 from finetune.settings.training import TrainArguments
 
 
@@ -101,6 +102,11 @@ def test_direction_of_the_metric() -> None:
         selection("own", None)
     with pytest.raises(ValueError, match=r"metric_for_best_model is 'f1'; allowed: accuracy, loss"):
         selection("f1", None)
+
+
+def test_results_have_null_for_what_is_no_number(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": math.nan, "b": [(math.inf, 1.5)]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": None, "b": [[None, 1.5]]}
 
 
 def test_ties_and_nan_are_no_better() -> None:

@@ -19,7 +19,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import glue
 from finetune.engine import launch
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.results import EVALUATED
 from finetune.settings.training import TrainArguments
 
 SUBMITTED = {

@@ -30,7 +30,7 @@ import hf_graphattn as ga
 import tasks
 from finetune import image_classification
 from finetune.data import images
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.results import EVALUATED
 from finetune.models import images as models
 
 

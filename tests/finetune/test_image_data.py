@@ -49,21 +49,24 @@ LAYOUT = "train_dir is '/train'; allowed: a folder of images for each class, wit
 BAD_FOLDERS: dict[str, tuple[Change, str]] = {
     "no image": (
         lambda folder: (folder / "train" / "cat" / "0.png").write_text("hello"),
-        "the image /train/cat/0.png is unreadable; allowed: an image that Pillow can read. Write "
-        "it again, or drop it. Reading it raised UnidentifiedImageError: cannot identify",
+        "In row 1 of /train, the image /train/cat/0.png is unreadable; allowed: an image that "
+        "Pillow can read. Write it again, or drop it. Reading it raised UnidentifiedImageError: ",
     ),
     "empty file": (
         lambda folder: (folder / "validation" / "dog" / "new.png").touch(),
-        "the image /validation/dog/new.png is unreadable; allowed",
+        "In row 5 of /validation, the image /validation/dog/new.png is unreadable; allowed",
     ),
     "broken link": (
         lambda folder: (folder / "train" / "dog" / "new.png").symlink_to("gone.png"),
         "In row 7 of /train, the image /train/dog/new.png is unreadable; allowed",
     ),
-    "truncated": (truncated, "the image /train/cat/0.png is unreadable; allowed"),
+    "truncated": (
+        truncated,
+        "In row 1 of /train, the image /train/cat/0.png is unreadable; allowed",
+    ),
     "16 bits": (
         deep,
-        "the image /train/cat/deep.png is of mode I;16; allowed: images of 8 bits a pixel.",
+        "In row 4 of /train, the image /train/cat/deep.png is of mode I;16; allowed: images of ",
     ),
     "one class": (
         one_class,
@@ -113,7 +116,7 @@ BAD_TABLES = {
     ),
     "numbers": (
         {"image": [1, 2], "label": ["a", "b"]},
-        "column image of split 'train' in /own.parquet is of type Value('int64'); allowed: images",
+        "the data in column image of split 'train' in /own.parquet is unreadable; allowed: whole",
     ),
     "no column of images": (
         {"picture": [1, 2], "label": ["a", "b"]},

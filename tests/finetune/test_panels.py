@@ -13,7 +13,7 @@ from glue_runs import ROOT, flags, written
 
 from finetune import code_classification, compare, glue, lm, terminal
 from finetune.engine import panels
-from finetune.engine.predictions import write_evaluated
+from finetune.engine.results import write_evaluated
 from hf_graphattn.shell import main as command
 from tasks import Split
 
@@ -42,9 +42,9 @@ def test_before_and_after(tmp_path: Path, printed: dict[str, dict[str, str]]) ->
     assert before == {
         "task": "mnli; rows: 8 train, 5 validation_matched, 5 validation_mismatched",
         "columns": "text <- premise, text_pair <- hypothesis, label <- label",
-        "filter": "gfsa: order 4, w_0 0.0, w_1 1.0, w_K 0.0; 4 scalars learned (w_K) in 1 of 2 "
-        "self-attention modules",
-        "steps": "2 epochs, 2 updates of 8 rows (2 batches of 4 in 1 process)",
+        "filter": "GFSAConfig(trainable=('w_K',), layers=(0,), order=4, w_0=0.0, w_1=1.0, w_K=0.0);"
+        " 4 scalars learned in 1 of 2 self-attention modules",
+        "steps": "2 epochs, 2 updates of 2 batches of 4 rows",
         "learning rate": "5e-05, of the scalars 0.1; linear",
         "output": str(out),
     }

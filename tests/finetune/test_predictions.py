@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 import tasks
 from finetune import glue
-from finetune.engine.predictions import EVALUATED
+from finetune.engine.results import EVALUATED
 from finetune.errors import Refused
 from finetune.experiments import examples
 from tasks.metrics import scores

@@ -155,7 +155,6 @@ def test_of_processes_that_share_a_model_one_asks_the_hub(
     monkeypatch.setattr(publishing, "save_example", lambda *_: None)
     card = SimpleNamespace(save=lambda path: None)
     monkeypatch.setattr(publishing.ga, "model_card", lambda *_, **x: calls.append(x) or card)
-    monkeypatch.setattr(publishing, "is_spread", lambda model: True)
     monkeypatch.setattr(publishing, "broadcast_object_list", lambda _: [facts])
     monkeypatch.setattr(publishing.ga, "is_patched", lambda model: True)
     processor = SimpleNamespace(decode=lambda ids: f"{ids.tolist()}")

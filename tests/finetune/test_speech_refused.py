@@ -81,7 +81,7 @@ BAD_ROWS = {
     "no such file": (row(2, "none.wav,a dog"), ("none.wav", "row 2 of", "unreadable", "No such")),
     "text as wav": (
         written("1.wav", "what is this"),
-        ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening: Format"),
+        ("1.wav of row 2 of", "libsndfile", "LibsndfileError: Error opening", "Format not"),
     ),
     "cut off": (
         lambda folder: (folder / "1.wav").write_bytes((folder / "1.wav").read_bytes()[:-40]),
@@ -163,7 +163,7 @@ def test_an_empty_folder_and_a_source_without_recordings(tmp_path: Path) -> None
     (tmp_path / "sounds" / "metadata.csv").write_text("file_name,text\n")
     refused(("metadata.csv", "a row or more"), lambda: on_folder(tmp_path))
     (tmp_path / "sounds" / "metadata.csv").write_text("audio,text\n3,a cat\n4,a dog\n5,cat\n")
-    refused(("column audio", "of type", "--audio_column_name"), lambda: on_folder(tmp_path))
+    refused(("column audio of split", "Unsupported cast from int64"), lambda: on_folder(tmp_path))
     refused(("task_name", "morse"), lambda: run(tmp_path))
 
 

@@ -269,6 +269,8 @@ def _read(split: str, files: Sequence[str], source: Source) -> Dataset:
         footers(names, source.features)
     for path in paths if reader != "parquet" else ():
         with path.open("rb") as stream:
+            if reader == "json" and stream.peek(64).lstrip().startswith(b"null"):
+                raise ValueError("it begins with null, at which Arrow's reader ends the process")
             if any(b"\0" in line for line in stream):
                 raise ValueError("it has NUL bytes, as text in UTF-16 has; UTF-8 is needed")
     if reader == "csv":

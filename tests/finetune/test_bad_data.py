@@ -41,6 +41,7 @@ FILES: dict[str, tuple[str, Content, list[str]]] = {
         ["row 2 of {file}", "column sentence", "is None", "1 of 3"],
     ),
     "csv as parquet": ("own.parquet", GOOD[".csv"], ["{file}", "Parquet magic bytes not found"]),
+    "null first": ("own.json", 'null\n{"sentence": "a", "label": 0}\n', ["{file}", "with null"]),
     "damaged parquet": ("own.parquet", damaged, ["{file}", "unreadable"]),
     "date labels": (
         "own.parquet",

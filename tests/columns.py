@@ -20,7 +20,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from zoo.batches import inputs
-from zoo.models import build
 
 import hf_graphattn as ga
 from hf_graphattn.architectures import find
@@ -44,13 +43,13 @@ class Cell:
 
 
 class Subject:
-    """A tiny model of a type and its batches, without padding and padded on either side.
+    """A tiny model and its batches, without padding and padded on either side.
 
     It keeps no cache where none is asked for, since some types' caches have no room for a filter's.
     """
 
-    def __init__(self, model_type: str) -> None:
-        self.model = build(model_type)
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
         for config in model_configs(self.model):
             config.use_cache = False
         self.batch = inputs(self.model)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from features import every_variant
+from saved import every_variant
 from tiny import MODELS, inputs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

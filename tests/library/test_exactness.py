@@ -28,6 +28,20 @@ import hf_graphattn as ga
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("architecture", "padding"), [(name, side) for name in ROWS for side in ROWS[name].padding]
+)
+def test_it_is_the_published_form(architecture: str, padding: str, backend: str) -> None:
+    model, own, patched = pair(architecture, backend)
+    batch = inputs(model, padding)
+    expected, got = outputs(model, batch), outputs(patched, batch)
+    assert_same(got, expected)
+    backward(expected)
+    backward(got)
+    assert_same_gradients(model, own, patched)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("architecture", MODELS)
 def test_in_float64_the_two_forms_are_the_same_to_rounding(architecture: str, backend: str) -> None:
     model, own, patched = pair(architecture, backend)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from cases import VARIANT_CASES, WITH_MATRIX
 from edges import product
-from features import every_variant
+from saved import every_variant
 from tiny import GENERATORS, MODELS, ROWS, deep, inputs
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache

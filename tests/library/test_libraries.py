@@ -8,15 +8,30 @@ from pathlib import Path
 import pytest
 import torch
 import torch._dynamo.testing
+from cases import VARIANT_CASES
 from edges import leading, product
-from features import LEARNED, VARIANTS, every_variant, gradients, patched
-from tiny import VOCABULARY, inputs
+from saved import every_variant
+from tiny import MODELS, VOCABULARY, gradients, inputs
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, CompileConfig, PreTrainedTokenizerFast, pipeline
+from transformers import (
+    AutoTokenizer,
+    CompileConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
 
 import hf_graphattn as ga
 
+LEARNED = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3, trainable=("w_0", "w_K"))
+VARIANTS = {name: case.config for name, case in VARIANT_CASES.items()}
 DTYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # and their relative rounding
+
+
+def patched(
+    architecture: str, config: ga.VariantConfig = LEARNED, **settings: object
+) -> PreTrainedModel:
+    return ga.patch_model(MODELS[architecture](**settings), config)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -29,10 +44,10 @@ def test_autocast_trains_the_scalars(architecture: str, variant: str, dtype: tor
     expected = model(**batch)[0]
     with torch.autocast("cpu", dtype):
         logits = model(**batch)[0]
-        got = gradients(model, batch)
+        got = gradients(model, logits, batch)
     # Tiny random models are worse conditioned than real ones: 40 roundings.
     assert (logits - expected).abs().max() <= 40 * DTYPES[dtype] * expected.abs().max()
-    assert all(gradient.isfinite().all() for gradient in got)
+    assert all(gradient.isfinite().all() for gradient in got.values())
     for name, scalar in ga.filter_parameters(model):
         assert scalar.dtype == torch.float32
         assert scalar.grad.abs().max() > 0, name
@@ -130,15 +145,12 @@ def test_a_compiled_step_has_the_gradients_of_a_plain_one() -> None:
     whole = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for padding, length in (("none", 7), ("left", 11), ("none", 18), ("left", 9)):
         batch = inputs(model, padding, length)
-        expected = gradients(model, batch)
-        largest = max(float(each.abs().max()) for each in expected)
-        model.zero_grad()
-        logits = whole(**batch)[0]
-        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
-        (logits * weight).sum().backward()
-        got = [p.grad for p in model.parameters() if p.grad is not None]
-        for one, other in zip(got, expected, strict=True):
-            assert (one - other).abs().max() <= 1e-5 * largest
+        expected = gradients(model, model(**batch)[0], batch)
+        largest = max(float(each.abs().max()) for each in expected.values())
+        got = gradients(model, whole(**batch)[0], batch)
+        assert got.keys() == expected.keys()
+        for name, gradient in got.items():
+            assert (gradient - expected[name]).abs().max() <= 1e-5 * largest, name
     assert counter.frame_count == 1  # none for another length
 
 

@@ -85,8 +85,6 @@ is below, with a search field.
 - p-LaT: the kernel that runs on any device, compared with the form that keeps A.
 - gradients: of all parameters, with neutral filters and with GFSA. Each scalar must have one.
 - cache: generation with the cache, compared with generation without it.
-- saved: `save_pretrained`, then `ga.from_pretrained`.
-- PEFT: LoRA on every linear layer, with filters in the adapter, saved and loaded by `ga.load_peft`.
 - error: the largest relative error of neutral, GFSA and gradients.
 - attention: the attention classes that can have a filter (out of reach: that cannot).
 - why: the reason of each cell that is not exact, and the attention classes that stay plain.
@@ -94,8 +92,7 @@ is below, with a search field.
 {meaning}
 
 Exact means a relative error of at most 1e-5, or 1e-4 where the model cannot run in float64. For
-gradients it is 1e-4 and 1e-3. After saving, and with PEFT, the weights are equal bit for bit, and
-the outputs to 1e-5.
+gradients it is 1e-4 and 1e-3.
 
 The number of rows with each result:
 

@@ -95,15 +95,6 @@ def test_it_computes_what_the_kept_matrix_does(backend: str, case: str) -> None:
             assert error(got, expected.double()) < tolerance
 
 
-@pytest.mark.parametrize("kind", ["additive", "additive_full"])
-def test_flex_attention_adds_any_mask(kind: str) -> None:
-    torch.manual_seed(3)
-    mask = mask_of(kind, 3, 7)
-    query, key, x = (each.double() for each in states(3, 7))
-    own = AttentionInputs(query, key, mask.double(), False, 0.7, 0.0)
-    assert error(make(FLEX, own)(x), make("eager", own)(x)) < 1e-12
-
-
 @pytest.mark.parametrize("variant", VARIANT_CASES)
 def test_every_variant_that_is_made_of_passes_has_it(variant: str, backend: str) -> None:
     graph_filter = built(VARIANT_CASES[variant], 3).double()

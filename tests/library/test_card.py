@@ -161,6 +161,14 @@ def test_without_a_tokenizer_the_base_models_makes_the_inputs() -> None:
     assert card.data.pipeline_tag is None
     assert "AutoModel.from_pretrained" in f"{card}"
     assert "inputs" not in f"{card}"
+    for name, task in (
+        ("BART", "text2text-generation"),
+        ("Whisper", "automatic-speech-recognition"),
+    ):
+        writer = ga.patch_model(MODELS[name](), ga.GFSAConfig())
+        card = ga.model_card(writer, "user/name", base_model="user/base")
+        assert card.data.pipeline_tag == task
+        assert "model.generate(" in card.text
     short = ga.patch_model(MODELS["GPT-2"](n_positions=16), ga.GFSAConfig())
     assert "max_new_tokens=8" in f"{ga.model_card(short, 'user/name', base_model='user/base')}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from saved import every_variant
 from tiny import LAYERS, MODELS, ROWS, gradients, inputs
 from torch import Tensor
 from torch._dynamo.exc import Unsupported
+from torch._dynamo.testing import CompileCounter
 
 KINDS = ("GPT-2", "Llama", "T5", "ViT")
 
@@ -21,20 +22,14 @@ def compiled(architecture: str, cases: Mapping[str, VariantCase] = VARIANT_CASES
     # float64: the p-LaT kernel of the uncompiled model rounds otherwise than plain operations.
     # Nearly all time is torch's tracing, layer by layer: encoder and decoder share the variants.
     stacks = max(1, ROWS[architecture].modules // LAYERS)
-    model, graphs = every_variant(architecture, cases, stacks).double(), 0
-
-    def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
-        nonlocal graphs
-        graphs += 1
-        return graph.forward
-
-    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
+    model, counter = every_variant(architecture, cases, stacks).double(), CompileCounter()
+    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for length in (11, 12, 17):
         batch = inputs(model, length=length)
         batch = {n: x.double() if x.is_floating_point() else x for n, x in batch.items()}
         with torch.no_grad():
             torch.testing.assert_close(whole(**batch)[0], model(**batch)[0])
-    assert graphs == 1, f"{graphs} graphs"
+    assert counter.frame_count == 1
     torch._dynamo.reset()
 
 

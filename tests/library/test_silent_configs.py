@@ -140,6 +140,8 @@ def test_a_config_that_asks_for_attentions(architecture: str, tmp_path: Path) ->
         assert torch.equal(after[key][0], plain[key][0])
         each.save_pretrained(tmp_path / "plain")
         assert key in type(each).from_pretrained(tmp_path / "plain")(**batch)
+    filtered = ga.from_pretrained(tmp_path / "plain", graph_attn=ga.GFSAConfig(w_K=0.3))
+    assert torch.equal(filtered(**batch)[key][0], found[key][0])
 
 
 def test_a_part_that_is_saved_with_the_whole_is_told(

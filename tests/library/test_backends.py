@@ -15,7 +15,7 @@ from cases import VARIANT_CASES
 from flash_attn_stand_in import StandIn, install
 from refusals import refused, untouched
 from tensors import built, error, mask_of, states
-from tiny import MODELS, inputs
+from tiny import MODELS, gradients, inputs
 from torch import Tensor
 from torch.nn import functional
 
@@ -129,17 +129,14 @@ def compare(architecture: str, padding: str, backend: str) -> None:
     found = []
     for name in (backend, "eager"):
         ga.patch_model(model, CONFIG, backend=name)
-        logits = model(**batch)[0]
-        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
-        parameters = list(model.parameters())
-        gradients = torch.autograd.grad((logits * weight).sum(), parameters, allow_unused=True)
-        found.append([logits, *(each for each in gradients if each is not None)])
+        found.append(gradients(model, model(**batch)[0], {}))
         ga.unpatch_model(model)
-    assert len(found[0]) == len(found[1]) > 20
-    largest = max(float(each.abs().max()) for each in found[1][1:])
-    assert error(found[0][0], found[1][0]) < 1e-10
-    for got, expected in zip(found[0][1:], found[1][1:], strict=True):
-        assert (got - expected).abs().max() < 1e-10 * largest
+    got, expected = found
+    assert error(got.pop("out"), expected.pop("out")) < 1e-10
+    assert len(got) == len(expected) > 20
+    largest = max(float(each.abs().max()) for each in expected.values())
+    for name, each in expected.items():
+        assert (got[name] - each).abs().max() < 1e-10 * largest, name
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

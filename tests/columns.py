@@ -16,11 +16,9 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from zoo.batches import inputs
-from zoo.models import build
 
 import hf_graphattn as ga
 from hf_graphattn.architectures import find
@@ -44,13 +42,13 @@ class Cell:
 
 
 class Subject:
-    """A tiny model of a type and its batches, without padding and padded on either side.
+    """A tiny model and its batches, without padding and padded on either side.
 
     It keeps no cache where none is asked for, since some types' caches have no room for a filter's.
     """
 
-    def __init__(self, model_type: str) -> None:
-        self.model = build(model_type)
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
         for config in model_configs(self.model):
             config.use_cache = False
         self.batch = inputs(self.model)
@@ -128,40 +126,6 @@ def gradients(subject: Subject) -> Cell:
     return max(cells, key=_order)
 
 
-def saved(subject: Subject) -> Cell:
-    """Patched, saved and loaded again: the same bits. Only where the plain model is so too."""
-
-    def again(model: Any, load: Callable[[str], Any]) -> Cell:
-        with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder)
-            return _same(load(folder), model, subject.batch)
-
-    patched = ga.patch_model(subject.copied, FILTERED, check=subject.batch)
-    plain = partial(again, subject.model, type(subject.model).from_pretrained)
-    return _unless_plain(partial(again, patched, ga.from_pretrained), plain)
-
-
-def adapters(subject: Subject) -> Cell:
-    """LoRA on every linear layer and its own filters, saved and loaded: the same bits."""
-
-    def again(base: Any, other: Any, modules: list[str] | None, load: Callable[..., Any]) -> Cell:
-        config = LoraConfig(r=2, target_modules="all-linear", modules_to_save=modules)
-        model = get_peft_model(base, config).eval()
-        _draw(model)
-        with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder, save_embedding_layers=False)
-            return _same(load(other, folder).eval(), model, subject.batch)
-
-    def filtered() -> Cell:
-        base = subject.filtered
-        return again(base, subject.filtered, ga.peft_modules(base), ga.load_peft)
-
-    def plain() -> Cell:
-        return again(subject.copied, subject.copied, None, PeftModel.from_pretrained)
-
-    return _unless_plain(filtered, plain)
-
-
 COLUMNS: dict[str, Callable[[Subject], Cell]] = {
     "neutral": neutral,
     "GFSA": gfsa,
@@ -169,8 +133,6 @@ COLUMNS: dict[str, Callable[[Subject], Cell]] = {
     "p-LaT": plat,
     "gradients": gradients,
     "cache": cached,
-    "saved": saved,
-    "PEFT": adapters,
 }
 
 
@@ -239,32 +201,6 @@ def _cell(row: Any) -> Cell:
     if row.error is None:
         return Cell(REFUSED if row.note.startswith("refused") else NOTHING, row.note)
     return Cell(EXACT, error=0.0 if row.name == "effect" else row.error)
-
-
-def _same(found: nn.Module, expected: nn.Module, batch: dict[str, Any]) -> Cell:
-    """Whether two models have the same weights, bit for bit, and return the same, to the rounding
-    of convolutions, which depends on where in memory their weights are."""
-    own = expected.state_dict()
-    if not all(torch.equal(each, own[name]) for name, each in found.state_dict().items()):
-        return Cell(WRONG, "other weights")
-    error = difference(outputs(found, batch), outputs(expected, batch))
-    return Cell(EXACT, error=error) if error <= ROUNDING else Cell(WRONG, f"{error:.0e}", error)
-
-
-def _unless_plain(filtered: Callable[[], Cell], plain: Callable[[], Cell]) -> Cell:
-    """What is found of the filtered model, if the plain one can do the same."""
-    found = told(filtered)
-    own = found if found.state == EXACT else told(plain)
-    return found if own.state == EXACT else Cell(NOTHING, f"nor the plain model: {own.why}")
-
-
-def _draw(model: nn.Module) -> None:
-    """Move what an adapter trains: LoRA's second factor begins with zeros."""
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for each in model.parameters():
-            if each.requires_grad:
-                each.add_(0.05 * torch.randn(each.shape, generator=generator))
 
 
 def _gradients(model: PreTrainedModel, batch: dict[str, Any], backends: list[str]) -> Cell:

@@ -31,7 +31,7 @@ import torch
 import transformers
 from columns import COLUMNS, EXACT, FAILS, NOTHING, REFUSED, WRONG, Cell, Subject, line, told
 from transformers import CONFIG_MAPPING
-from zoo.easier import REASONS, table
+from zoo.models import build
 from zoo.runs import each
 from zoo.settings import SECOND
 
@@ -85,18 +85,14 @@ is below, with a search field.
 - p-LaT: the kernel that runs on any device, compared with the form that keeps A.
 - gradients: of all parameters, with neutral filters and with GFSA. Each scalar must have one.
 - cache: generation with the cache, compared with generation without it.
-- saved: `save_pretrained`, then `ga.from_pretrained`.
-- PEFT: LoRA on every linear layer, with filters in the adapter, saved and loaded by `ga.load_peft`.
 - error: the largest relative error of neutral, GFSA and gradients.
 - attention: the attention classes that can have a filter (out of reach: that cannot).
 - why: the reason of each cell that is not exact, and the attention classes that stay plain.
-- smaller: the settings that the tiny model changes (see [below](#what-the-tiny-models-leave-out)).
 
 {meaning}
 
 Exact means a relative error of at most 1e-5, or 1e-4 where the model cannot run in float64. For
-gradients it is 1e-4 and 1e-3. After saving, and with PEFT, the weights are equal bit for bit, and
-the outputs to 1e-5.
+gradients it is 1e-4 and 1e-3.
 
 The number of rows with each result:
 
@@ -104,9 +100,15 @@ The number of rows with each result:
 
 ## What the tiny models leave out
 
-A tiny model switches these settings off, or its inputs fit into one window of them:
+A tiny model switches few settings off that the default config has on:
 
-{easier}
+- `num_nextn_predict_layers`: transformers does not build these layers.
+- `apply_layernorm_after_vision_backbone`: the outputs of all stages need one width.
+- `coarse_matching_threshold`: random features match badly, so the model would return nothing.
+
+The windows leave keys out, except those that count frames of sound (`n_window`, `n_window_infer`),
+those that only streaming reads (`left_chunk`, `chunk_left_context`), and SAM's and Reformer's, of
+which parts compute attention in their own code.
 """
 
 
@@ -114,16 +116,16 @@ def outcome(name: str) -> str:
     """The row of a type, or of a second model of one, as JSON."""
     model_type = name.partition(", ")[0]
     try:
-        subject = Subject(name)
+        model = build(name)
+        plan = find(model)
+        out_of_reach = list(plan.why_plain)
+        if model.config.model_type != model_type:
+            return json.dumps({"verified": ALIAS, "why": f"a name of {model.config.model_type}"})
+        if not plan.self_attention:
+            return json.dumps({"verified": NONE, "classes": out_of_reach})
+        subject = Subject(model)
     except BaseException as error:
         return json.dumps({"verified": UNBUILT, "why": line(error)})
-    model = subject.model
-    if model.config.model_type != model_type:
-        return json.dumps({"verified": ALIAS, "why": f"a name of {model.config.model_type}"})
-    plan = find(model)
-    out_of_reach = list(plan.why_plain)
-    if not plan.self_attention:
-        return json.dumps({"verified": NONE, "classes": out_of_reach})
     classes = {type(each.module) for each in plan.attention}
     cells = {name: told(partial(column, subject)) for name, column in COLUMNS.items()}
     states, missed = {cell.state for cell in cells.values()}, subject.missed
@@ -211,31 +213,20 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
         unbuilt=kinds[UNBUILT],
         alias=kinds[ALIAS],
         counts=_counts(types),
-        easier=_easier(_smaller(types)),
         meaning="\n".join(f"- {state}: {meaning}." for state, meaning in MEANING.items()),
     )
 
 
 def write_table(rows: dict[str, dict[str, Any]], path: Path) -> None:
     """Write docs/architectures.csv: a row for each type."""
-    smaller = _smaller(rows)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        others = ["error", "attention", "why", "smaller"]
-        writer.writerow(["model type", "verified", *COLUMNS, *others])
+        writer.writerow(["model type", "verified", *COLUMNS, "error", "attention", "why"])
         for name, row in rows.items():
             states = [row.get("cells", {}).get(column, "") for column in COLUMNS]
             error = f"{row['error']:.0e}" if "error" in row else ""
-            settings = [setting for setting, types in smaller.items() if name in types]
-            lists = [", ".join(row.get("classes", [])), row.get("why", ""), ", ".join(settings)]
-            writer.writerow([name, row["verified"], *states, error, *lists])
-
-
-def _smaller(rows: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """Each setting that tiny models change, with the types that have it."""
-    return table(
-        name for name, row in rows.items() if name in CONFIG_MAPPING and row["verified"] != UNBUILT
-    )
+            classes = ", ".join(row.get("classes", []))
+            writer.writerow([name, row["verified"], *states, error, classes, row.get("why", "")])
 
 
 def _counts(rows: dict[str, dict[str, Any]]) -> str:
@@ -244,13 +235,6 @@ def _counts(rows: dict[str, dict[str, Any]]) -> str:
     lines = [["result", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
     for state in MEANING:
         lines.append([state, *(str(sum(c[name] == state for c in found)) for name in COLUMNS)])
-    return "".join(map(_line, lines)).rstrip()
-
-
-def _easier(smaller: dict[str, list[str]]) -> str:
-    """The settings that tiny models change: the number of types, and why."""
-    lines = [["setting", "types", "why"], ["---"] * 3]
-    lines += [[name, str(len(types)), REASONS[name]] for name, types in smaller.items()]
     return "".join(map(_line, lines)).rstrip()
 
 

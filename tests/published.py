@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tiny import HEADS, MODELS, ROWS, inputs
+from tiny import HEADS, MODELS, ROWS
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -169,17 +169,3 @@ def assert_same_gradients(
     assert len(gradients) > 10
     for name, gradient in gradients.items():
         close_to_largest(parameters[name].grad, gradient, largest, tolerance)
-
-
-def check_against_published(
-    architecture: str, backend: str, padding: str, *, with_gradients: bool
-) -> None:
-    """One cell of the matrix in features.py: every architecture, backend and padding."""
-    model, own, patched = pair(architecture, backend)
-    batch = inputs(model, padding)
-    expected, got = outputs(model, batch), outputs(patched, batch)
-    assert_same(got, expected)
-    if with_gradients:
-        backward(expected)
-        backward(got)
-        assert_same_gradients(model, own, patched)

@@ -204,7 +204,8 @@ def untouched(
             for name, m in model.named_modules()
         ]
         config = (model.config.to_dict(), model.config._attn_implementation)
-        return modules, list(model.state_dict()), config
+        trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        return modules, list(model.state_dict()), config, trained
 
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     # transformers' own hooks for hidden states come with the first call, and stay.

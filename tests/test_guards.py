@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 import tomllib
@@ -105,13 +104,3 @@ def test_no_two_test_files_have_one_name() -> None:
     """Pytest imports them by their names alone, and would collect only one of the two."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert len(names) == len(set(names))
-
-
-def test_no_test_file_imports_another() -> None:
-    """What two of them need is in a module beside the folders; each runs alone and in any order."""
-    for path in Path(__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [node.module] if isinstance(node, ast.ImportFrom) else []
-                names = names or [alias.name for alias in node.names]
-                assert not any(str(name).startswith("test_") for name in names), path

@@ -7,7 +7,7 @@ library's table: where a model's self-attention is, is written here again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -19,7 +19,28 @@ VOCABULARY = 61
 HEADS = 4
 LAYERS = 2
 FRAMES = 12  # of Whisper's encoder
-TEXT = ("none", "left", "right")
+WIDTH, INNER, POSITIONS = 32, 48, 64
+# Settings of configs, of which each model has those that its config class knows.
+SIZES = {
+    "vocab_size": VOCABULARY,
+    **dict.fromkeys(("hidden_size", "d_model", "dim", "n_embd", "word_embed_proj_dim"), WIDTH),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "n_layer", "num_layers"), LAYERS),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), LAYERS),
+    **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads"), HEADS),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), HEADS),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "ffn_dim", "d_ff"), INNER),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), INNER),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_target_positions"), POSITIONS),
+    "num_key_value_heads": HEADS // 2,
+    **dict.fromkeys(("head_dim", "d_kv", "num_mel_bins"), WIDTH // HEADS),
+    "embedding_size": WIDTH // 2,
+    "image_size": 12,
+    "patch_size": 4,
+    "max_source_positions": FRAMES,
+}
+DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop", "dropout_rate")
+CLASSIFIES, SEES = "ForSequenceClassification", "ForImageClassification"
+WRITES, READS_AND_WRITES = "ForCausalLM", "ForConditionalGeneration"
 
 
 @dataclass(frozen=True)
@@ -27,235 +48,90 @@ class Tiny:
     """One architecture.
 
     prefix, head: of the class names; the head is the one that most tests build.
-    settings: of the config. dropout: the setting that is attention dropout.
     self_attention: how the qualified names of the self-attention modules end.
-    modules: how many of them there are.
-    reads: "text", "images" or "speech". padding: what the batches of the tests may have.
-    generates: whether it writes tokens. checkpoints: whether transformers has gradient
-    checkpointing for it.
-    groups: where layers share a module, the setting that says how many modules there are.
+    more: settings of the config beside `SIZES`.
+    is_shared: whether all layers share one module, and there is no gradient checkpointing.
     """
 
     prefix: str
     head: str
-    settings: dict[str, Any]
-    dropout: str
     self_attention: str
-    modules: int = LAYERS
-    reads: str = "text"
-    padding: tuple[str, ...] = TEXT
-    generates: bool = False
-    checkpoints: bool = True
-    groups: str | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    is_shared: bool = False
+
+    @property
+    def config_class(self) -> type[transformers.PreTrainedConfig]:
+        return getattr(transformers, f"{self.prefix}Config")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        known = {each.name for each in fields(self.config_class)}
+        return {name: size for name, size in SIZES.items() if name in known} | self.more
+
+    @property
+    def dropout(self) -> str:
+        """The setting that is attention dropout."""
+        known = {each.name for each in fields(self.config_class)}
+        return next(name for name in DROPOUTS if name in known)
+
+    @property
+    def modules(self) -> int:
+        """How many self-attention modules there are."""
+        return 1 if self.is_shared else LAYERS * (1 + (self.head == READS_AND_WRITES))
+
+    @property
+    def reads(self) -> str:
+        return {SEES: "images"}.get(self.head, "speech" if self.prefix == "Whisper" else "text")
+
+    @property
+    def padding(self) -> tuple[str, ...]:
+        """What the batches of the tests may have."""
+        return ("none",) if self.reads == "images" else ("none", "left", "right")
+
+    @property
+    def generates(self) -> bool:
+        return self.head not in (CLASSIFIES, SEES)
 
 
-_ENCODER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-_BERT_DROPOUT = "attention_probs_dropout_prob"
-_DECODER = {**_ENCODER, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-_GROUPED = {**_DECODER, "num_key_value_heads": HEADS // 2, "head_dim": 8}
-_SEQ2SEQ = {
-    "vocab_size": VOCABULARY,
-    "d_model": 32,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "encoder_attention_heads": HEADS,
-    "decoder_attention_heads": HEADS,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-}
-_BART = {**_SEQ2SEQ, "max_position_embeddings": 64}
-_IMAGES = {
-    "hidden_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 48,
-    "image_size": 12,
-    "patch_size": 4,
-}
-
+_SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_PAD = {"pad_token_id": 0}
 ROWS = {
-    "ALBERT": Tiny(
-        "Albert",
-        "ForSequenceClassification",
-        {**_ENCODER, "embedding_size": 16},
-        _BERT_DROPOUT,
-        ".attention",
-        modules=1,  # one module serves every layer
-        checkpoints=False,
-        groups="num_hidden_groups",
-    ),
-    "BART": Tiny(
-        "Bart",
-        "ForConditionalGeneration",
-        _BART,
-        "attention_dropout",
-        ".self_attn",
-        modules=2 * LAYERS,
-        generates=True,
-    ),
-    "BERT": Tiny("Bert", "ForSequenceClassification", _ENCODER, _BERT_DROPOUT, ".attention.self"),
-    "DeiT": Tiny(
-        "DeiT",
-        "ForImageClassification",
-        _IMAGES,
-        _BERT_DROPOUT,
-        ".attention",
-        reads="images",
-        padding=("none",),
-    ),
-    "DistilBERT": Tiny(
-        "DistilBert",
-        "ForSequenceClassification",
-        {
-            "vocab_size": VOCABULARY,
-            "dim": 32,
-            "hidden_dim": 48,
-            "n_layers": LAYERS,
-            "n_heads": HEADS,
-            "max_position_embeddings": 64,
-        },
-        "attention_dropout",
-        ".attention",
-    ),
-    "ELECTRA": Tiny(
-        "Electra",
-        "ForSequenceClassification",
-        {**_ENCODER, "embedding_size": 16},
-        _BERT_DROPOUT,
-        ".attention.self",
-    ),
-    "GPT-2": Tiny(
-        "GPT2",
-        "LMHeadModel",
-        {
-            "vocab_size": VOCABULARY,
-            "n_embd": 32,
-            "n_layer": LAYERS,
-            "n_head": HEADS,
-            "n_positions": 64,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        "attn_pdrop",
-        ".attn",
-        generates=True,
-    ),
-    "GPT-NeoX": Tiny(
-        "GPTNeoX", "ForCausalLM", _DECODER, "attention_dropout", ".attention", generates=True
-    ),
-    "Llama": Tiny(
-        "Llama", "ForCausalLM", _GROUPED, "attention_dropout", ".self_attn", generates=True
-    ),
-    "Mistral": Tiny(
-        "Mistral",
-        "ForCausalLM",
-        {**_GROUPED, "sliding_window": 6},
-        "attention_dropout",
-        ".self_attn",
-        generates=True,
-    ),
+    "ALBERT": Tiny("Albert", CLASSIFIES, ".attention", is_shared=True),
+    "BART": Tiny("Bart", READS_AND_WRITES, ".self_attn"),
+    "BERT": Tiny("Bert", CLASSIFIES, ".attention.self"),
+    "DeiT": Tiny("DeiT", SEES, ".attention"),
+    "DistilBERT": Tiny("DistilBert", CLASSIFIES, ".attention"),
+    "ELECTRA": Tiny("Electra", CLASSIFIES, ".attention.self"),
+    "GPT-2": Tiny("GPT2", "LMHeadModel", ".attn", _SPECIAL),
+    "GPT-NeoX": Tiny("GPTNeoX", WRITES, ".attention", _SPECIAL),
+    "Llama": Tiny("Llama", WRITES, ".self_attn", _SPECIAL),
+    "Mistral": Tiny("Mistral", WRITES, ".self_attn", {**_SPECIAL, "sliding_window": 6}),
     "ModernBERT": Tiny(
         "ModernBert",
-        "ForSequenceClassification",
-        {**_ENCODER, "local_attention": 6, "classifier_pooling": "mean", "pad_token_id": 0},
-        "attention_dropout",
+        CLASSIFIES,
         ".attn",
+        {**_PAD, "local_attention": 6, "classifier_pooling": "mean"},
     ),
-    "OPT": Tiny(
-        "OPT",
-        "ForCausalLM",
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 32,
-            "word_embed_proj_dim": 32,
-            "num_hidden_layers": LAYERS,
-            "num_attention_heads": HEADS,
-            "ffn_dim": 48,
-            "max_position_embeddings": 64,
-            "pad_token_id": 0,
-        },
-        "attention_dropout",
-        ".self_attn",
-        generates=True,
-    ),
-    "PLBART": Tiny(
-        "PLBart",
-        "ForConditionalGeneration",
-        _BART,
-        "attention_dropout",
-        ".self_attn",
-        modules=2 * LAYERS,
-        generates=True,
-    ),
+    "OPT": Tiny("OPT", WRITES, ".self_attn", _PAD),
+    "PLBART": Tiny("PLBart", READS_AND_WRITES, ".self_attn"),
     "Qwen3": Tiny(
         "Qwen3",
-        "ForCausalLM",
-        # The first layer sees everything, the second a window.
-        {**_GROUPED, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-        "attention_dropout",
+        WRITES,
         ".self_attn",
-        generates=True,
+        # The first layer sees everything, the second a window.
+        {**_SPECIAL, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     ),
-    "RoBERTa": Tiny(
-        "Roberta",
-        "ForSequenceClassification",
-        {**_ENCODER, "pad_token_id": 0},
-        _BERT_DROPOUT,
-        ".attention.self",
-    ),
+    "RoBERTa": Tiny("Roberta", CLASSIFIES, ".attention.self", _PAD),
     "T5": Tiny(
         "T5",
-        "ForConditionalGeneration",
-        {
-            "vocab_size": VOCABULARY,
-            "d_model": 32,
-            "d_kv": 8,
-            "d_ff": 48,
-            "num_layers": LAYERS,
-            "num_heads": HEADS,
-            "decoder_start_token_id": 0,
-            "initializer_factor": 0.5,  # T5 starts wide enough that `spread` would drown float32
-        },
-        "dropout_rate",
+        READS_AND_WRITES,
         ".SelfAttention",
-        modules=2 * LAYERS,
-        generates=True,
+        # T5 starts wide enough that `spread` would drown float32.
+        {"decoder_start_token_id": 0, "initializer_factor": 0.5},
     ),
-    "ViT": Tiny(
-        "ViT",
-        "ForImageClassification",
-        _IMAGES,
-        _BERT_DROPOUT,
-        ".attention",
-        reads="images",
-        padding=("none",),
-    ),
+    "ViT": Tiny("ViT", SEES, ".attention"),
     "Whisper": Tiny(
-        "Whisper",
-        "ForConditionalGeneration",
-        {
-            **_SEQ2SEQ,
-            "num_mel_bins": 8,
-            "max_source_positions": FRAMES,
-            "max_target_positions": 64,
-            "decoder_start_token_id": 1,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        "attention_dropout",
-        ".self_attn",
-        modules=2 * LAYERS,
-        reads="speech",
-        generates=True,
+        "Whisper", READS_AND_WRITES, ".self_attn", {**_SPECIAL, "decoder_start_token_id": 1}
     ),
 }
 GENERATORS = [name for name, row in ROWS.items() if row.generates]
@@ -264,7 +140,7 @@ GENERATORS = [name for name, row in ROWS.items() if row.generates]
 def build(architecture: str, head: str | None = None, **settings: object) -> PreTrainedModel:
     """A random tiny model, in eval mode: `head` is the class name's ending (default: the row's)."""
     row = ROWS[architecture]
-    config = getattr(transformers, f"{row.prefix}Config")(**{**row.settings, **settings})
+    config = row.config_class(**{**row.settings, **settings})
     model = getattr(transformers, row.prefix + (head or row.head))(config)
     spread(model)
     return model.eval()
@@ -274,7 +150,7 @@ def deep(architecture: str, layers: int, **settings: object) -> PreTrainedModel:
     """A random tiny model with so many self-attention modules in each of its stacks."""
     row = ROWS[architecture]
     depth = {n: layers for n, value in row.settings.items() if "layer" in n and value == LAYERS}
-    groups = {row.groups: layers} if row.groups else {}
+    groups = {"num_hidden_groups": layers} if row.is_shared else {}
     return build(architecture, **{**depth, **groups, **settings})
 
 
@@ -295,7 +171,7 @@ MODELS: dict[str, Callable[..., PreTrainedModel]] = {
 
 def inputs(model: PreTrainedModel, padding: str = "none", length: int = 11) -> dict[str, Tensor]:
     """A batch of three: `padding` is none, left, right, or "full" (one row wholly masked too)."""
-    row = next(row for row in ROWS.values() if type(model.config).__name__ == f"{row.prefix}Config")
+    row = next(row for row in ROWS.values() if type(model.config) is row.config_class)
     if row.reads == "images":
         return {"pixel_values": torch.randn(3, 3, 12, 12)}
     ids = torch.randint(3, VOCABULARY, (3, length))

@@ -1,12 +1,11 @@
 """Compile the Triton kernels for a GPU that need not be there.
 
 It prints of each kernel the bytes of shared memory, the registers of a thread, and the bytes of a
-thread's registers that are spilled to memory, with the default blocks or with others. A call is
+thread's registers that are spilled to memory, with the default blocks. A call is
 made on the CPU, whose launches are compiled instead of run. In a process of its own: the
 interpreter of the other tests replaces the compiler.
 
 python tests/triton_compile.py bfloat16 64 boolean
-python tests/triton_compile.py bfloat16 64 causal --block 64 64 8 2 --dropout
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from triton.compiler import ASTSource
 
 from hf_graphattn.backends import AttentionInputs
 from hf_graphattn.kernels import plat, plat_triton, plat_triton_kernels
-from hf_graphattn.kernels.plat_triton import Block
 
 TARGET = GPUTarget("cuda", 90, 32)  # H100
 TYPES = {
@@ -97,19 +95,15 @@ def main() -> None:
     parser.add_argument("dtype", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("width", type=int)
     parser.add_argument("mask", choices=MASKS)
-    parser.add_argument("--block", type=int, nargs="+", help="Made, swept, warps, stages.")
-    parser.add_argument("--dropout", action="store_true")
     given = parser.parse_args()
     for name, kernel in vars(plat_triton_kernels).items():
         if isinstance(kernel, triton.JITFunction) and name.endswith(("forward", "backward")):
             setattr(plat_triton_kernels, name, Kernel(kernel))
     shape, dtype = (1, HEADS, LENGTH, given.width), getattr(torch, given.dtype)
     query, key, value = (torch.empty(shape, dtype=dtype, requires_grad=True) for _ in range(3))
-    dropout = 0.1 if given.dropout else 0.0
-    inputs = AttentionInputs(query, key, MASKS[given.mask], given.mask == "causal", 1.0, dropout)
-    blocks = (Block(*given.block),) * 2 if given.block else None
+    inputs = AttentionInputs(query, key, MASKS[given.mask], given.mask == "causal", 1.0, 0.0)
     p = torch.ones(HEADS, 1, 1, requires_grad=True)
-    plat_triton.triton(inputs, plat.Values(value, value), p, 1e-3, blocks).sum().backward()
+    plat_triton.triton(inputs, plat.Values(value, value), p, 1e-3).sum().backward()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,16 +16,92 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from outcomes import REFUSED, outcome
 from peft import LoraConfig, get_peft_model
-from refusals import untouched
+from refusals import edit_json, edit_tensors, untouched
+from safetensors.torch import load_file
 from saved import CONFIGS, patched
-from tampering import Tampering, tamperings
 from tiny import MODELS, inputs
 from torch import nn
 
 import hf_graphattn as ga
 from hf_graphattn.model.filters import original_filter
+
+# No number above 100: plain transformers would build a model of so many layers.
+VALUES = (
+    None, True, 0, -1, 1, 7, 0.5, float("nan"), "", "x", "7", [], [[]], [0], ["x"], {}, {"a": 1},
+    "gfsa", "plat", "gelu", "float16",
+)  # fmt: skip
+Way = tuple[Any, ...]  # to a value in a JSON tree, or the name of a tensor
+Tampering = tuple[Callable[[Path], None], Way]
+
+
+def nodes(tree: Any, path: Way = ()) -> Iterator[Way]:
+    """The paths of all values below the root of a tree."""
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield (*path, key)
+            yield from nodes(value, (*path, key))
+
+
+def change(tree: Any, path: Way, how: str, value: Any) -> None:
+    """Replace, drop or rename a value, or put another beside it."""
+    for key in path[:-1]:
+        tree = tree[key]
+    key, old = path[-1], copy.deepcopy(tree[path[-1]])
+    if how in ("dropped", "renamed"):
+        del tree[key]
+    elif how == "replaced":
+        tree[key] = value
+    if how in ("renamed", "joined") and isinstance(tree, dict):
+        tree[f"{key}x"] = old if how == "renamed" else value
+
+
+@st.composite
+def in_json(draw: Any, file: Path) -> Tampering:
+    path = draw(st.sampled_from([*nodes(json.loads(file.read_text()))]))
+    how = draw(st.sampled_from(["replaced", "dropped", "renamed", "joined"]))
+    value = draw(st.sampled_from(VALUES))
+    return edit_json(file.name, lambda tree: change(tree, path, how, value)), path
+
+
+TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "longer": lambda tensor: torch.cat([tensor, tensor]),
+    "deeper": lambda tensor: tensor[None],
+    "empty": lambda tensor: tensor[:0],
+    "NaN": lambda tensor: torch.full_like(tensor, torch.nan),
+    "zero": torch.zeros_like,
+    "float64": torch.Tensor.double,
+    "float16": torch.Tensor.half,
+    "integers": torch.Tensor.long,
+    "complex": lambda tensor: tensor.to(torch.complex64),
+}
+
+
+@st.composite
+def in_tensors(draw: Any, file: Path) -> Tampering:
+    names = sorted(load_file(file))
+    filters = [name for name in names if "graph_filter" in name]
+    name = draw(st.sampled_from(filters or names) | st.sampled_from(names))
+    how = draw(st.sampled_from(["dropped", "renamed", "joined", *TENSORS]))
+
+    def edit(folder: Path) -> None:
+        def each(tensors: dict[str, torch.Tensor]) -> None:
+            value = TENSORS.get(how, torch.clone)(tensors[name])
+            change(tensors, (name,), "replaced" if how in TENSORS else how, value)
+
+        edit_tensors(folder / file.name, each)
+
+    return edit, (name,)
+
+
+def tamperings(folder: Path) -> st.SearchStrategy[Tampering]:
+    """One change of a folder's JSON or tensors."""
+    makers = {".json": in_json, ".safetensors": in_tensors}
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in makers]
+    return st.sampled_from(files).flatmap(lambda file: makers[file.suffix](file))
+
 
 PARENT = tempfile.TemporaryDirectory()  # is removed at the end of the process
 
@@ -119,9 +197,9 @@ def test_a_folder_is_what_was_saved_or_refused(kind: str) -> None:
 
 
 def check(kind: str, tampering: Tampering, folder: Path) -> None:
-    row, model = KINDS[kind], start(kind)
+    row, model, (edit, path) = KINDS[kind], start(kind), tampering
     expected = row.load(whole(kind), start(kind))
-    tampering.edit(folder)
+    edit(folder)
     with contextlib.ExitStack() as after:
         after.enter_context(untouched(model))
         loaded = outcome(lambda: row.load(folder, model), folder)
@@ -129,7 +207,7 @@ def check(kind: str, tampering: Tampering, folder: Path) -> None:
             return
         after.pop_all()
     assert filters_of(loaded) == filters_of(expected)
-    if row.is_known(tampering.path):
+    if row.is_known(path):
         batch = inputs(expected, "right")
         assert torch.equal(loaded(**batch).logits, expected(**batch).logits)
 

@@ -18,6 +18,7 @@ from edges import leading
 from peft import LoraConfig, get_peft_model
 from tiny import HEADS, LAYERS, MODELS, ROWS, build, gradients, inputs
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
@@ -261,19 +262,13 @@ def test_the_attention_stays_plain_by_every_backend(architecture: str, variant: 
 @pytest.mark.parametrize("architecture", leading(2, SOME))
 def test_it_is_compiled_whole_for_all_lengths(architecture: str, variant: str) -> None:
     torch._dynamo.reset()
-    model, graphs = patched(architecture, variant, use_cache=False), 0
-
-    def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
-        nonlocal graphs
-        graphs += 1
-        return graph.forward
-
-    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
+    model, counter = patched(architecture, variant, use_cache=False), CompileCounter()
+    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for length in (11, 12, 17):
         batch = batch_of(model, length=length)
         with torch.no_grad():
             torch.testing.assert_close(whole(**batch)[0], model(**batch)[0])
-    assert graphs == 1
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("variant", CONFIGS)

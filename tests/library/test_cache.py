@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from features import every_variant
+from saved import every_variant
 from tiny import MODELS, inputs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +20,7 @@ from hf_graphattn.interface.cache import GrowingLayer
 
 GFSA = ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3)
 CUBIC = ga.PolynomialConfig(coefficients=(0.2, 0.5, -0.3, 0.4))
+TWO_PASSES = {"gfsa": GFSA, "polynomial": CUBIC}
 EMPTY = {
     "dynamic": lambda model: DynamicCache(config=model.config),
     "without a config": lambda model: DynamicCache(),
@@ -207,12 +208,6 @@ def test_a_static_cache_goes_on_from_where_somebody_set_it(architecture: str) ->
     torch.testing.assert_close(got, whole[:, 4:])
 
 
-TWO_PASSES = {
-    "gfsa": ga.GFSAConfig(order=4, w_0=0.1, w_K=0.3),
-    "polynomial": ga.PolynomialConfig(coefficients=(0.2, 0.5, -0.3, 0.4)),
-}
-
-
 def states(tokens: int, batch: int = 2) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, 3, tokens, 5), torch.randn(batch, 3, tokens, 7)
 
@@ -393,15 +388,3 @@ def test_a_token_takes_a_product_a_pass_and_writes_in_place(variant: str) -> Non
         model(ids[:, 8:], past_key_values=cache)
     assert products.count == len(cache.layers) + len(kept)  # of queries and keys, of A and each
     assert [each.keys.data_ptr() for each in kept] == places
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_kept(dtype: torch.dtype) -> None:
-    model = model_of("Llama", "gfsa").to(dtype)
-    ids = torch.randint(3, 60, (2, 12))
-    whole = model(ids, use_cache=False).logits
-    cache = DynamicCache(config=model.config)
-    parts = [model(chunk, past_key_values=cache).logits for chunk in ids.split([8, 1, 1, 1, 1], 1)]
-    assert cache.layers[0].values.dtype == dtype
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0.05, atol=0.05)

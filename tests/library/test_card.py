@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_the_hubs_client_reads_every_field_back(tmp_path: Path) -> None:
 
 def test_learned_scalars_are_as_they_are_now_and_not_as_they_began() -> None:
     model = patched(ga.GFSAConfig(w_0=0.125, w_K=0.75, trainable=("w_K",)))
-    values = [torch.linspace(-1, 1, p.numel()) * 0.3 for _, p in ga.filter_parameters(model)]
+    values = [torch.randn(p.numel()) for _, p in ga.filter_parameters(model)]
     for (_, parameter), value in zip(ga.filter_parameters(model), values, strict=True):
         parameter.data.copy_(value)
     text = f"{ga.model_card(model, 'user/name')}"
@@ -93,6 +94,31 @@ def test_the_license_is_the_one_given_or_the_base_models(
     base.unlink()
     assert license_of(str(tmp_path)) is None
     assert "No license is stated" not in ga.model_card(patched(), "user/x", license="mit").text
+
+
+def test_a_push_passes_its_settings_on_and_fetches_the_license(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, base, cards = Mock(), tmp_path / "README.md", []
+    base.write_text("---\nlicense: mit\n---\n")
+
+    def download(*_: str, local_files_only: bool) -> str:
+        return str(tmp_path / "none" if local_files_only else base)
+
+    monkeypatch.setattr("hf_graphattn.sharing.hf_hub_download", download)
+    monkeypatch.setattr("hf_graphattn.sharing.HfApi", api)
+    hub = api.return_value
+    hub.create_repo.return_value.repo_id = "user/name"
+    hub.upload_folder.side_effect = lambda folder_path, **_: cards.append(
+        ModelCard.load(Path(folder_path) / "README.md").data.license
+    )
+    how = {"revision": "draft", "create_pr": True, "commit_message": "one"}
+    ga.push_to_hub(patched(), "name", private=True, token="t", base_model="user/base", **how)
+    api.assert_called_once_with(token="t")
+    hub.create_repo.assert_called_once_with("name", private=True, exist_ok=True)
+    hub.create_branch.assert_called_once_with("user/name", branch="draft", exist_ok=True)
+    assert hub.upload_folder.call_args.kwargs.items() >= {"repo_id": "user/name", **how}.items()
+    assert cards == ["mit"]
 
 
 def test_the_code_for_a_plain_model_is_that_which_can_load_it() -> None:
@@ -135,6 +161,16 @@ def test_without_a_tokenizer_the_base_models_makes_the_inputs() -> None:
     assert card.data.pipeline_tag is None
     assert "AutoModel.from_pretrained" in f"{card}"
     assert "inputs" not in f"{card}"
+    for name, task in (
+        ("BART", "text2text-generation"),
+        ("Whisper", "automatic-speech-recognition"),
+    ):
+        writer = ga.patch_model(MODELS[name](), ga.GFSAConfig())
+        card = ga.model_card(writer, "user/name", base_model="user/base")
+        assert card.data.pipeline_tag == task
+        assert "model.generate(" in card.text
+    short = ga.patch_model(MODELS["GPT-2"](n_positions=16), ga.GFSAConfig())
+    assert "max_new_tokens=8" in f"{ga.model_card(short, 'user/name', base_model='user/base')}"
 
 
 # What the code of each kind prints for the example of `cards`.

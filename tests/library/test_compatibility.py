@@ -1,38 +1,43 @@
-"""Every cell of docs/compatibility.md, and that the page says what the cells say."""
+"""Compilers and gradient checkpointing on every architecture, with a layer of each variant."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 import torch
 import transformers
-from cases import VARIANT_CASES
-from features import FEATURES, Feature, compiled
-from tiny import MODELS, ROWS, inputs
+from cases import VARIANT_CASES, VariantCase
+from saved import every_variant
+from tiny import LAYERS, MODELS, ROWS, gradients, inputs
+from torch import Tensor
 from torch._dynamo.exc import Unsupported
+from torch._dynamo.testing import CompileCounter
 
-PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
-# They try each variant: `make test` has the edges, below and in test_saving.py.
-WHOLE = ("compile", "save and load")
 KINDS = ("GPT-2", "Llama", "T5", "ViT")
-CELLS = [
-    pytest.param(
-        architecture,
-        feature,
-        id=f"{architecture}-{feature.name}",
-        marks=pytest.mark.full if feature.name in WHOLE else (),
-    )
-    for architecture, row in ROWS.items()
-    for feature in FEATURES
-    if feature.applies(row)
-]
 
 
-@pytest.mark.parametrize(("architecture", "feature"), CELLS)
-def test_cell(architecture: str, feature: Feature) -> None:
+def compiled(architecture: str, cases: Mapping[str, VariantCase] = VARIANT_CASES) -> None:
+    torch._dynamo.reset()
+    # float64: the p-LaT kernel of the uncompiled model rounds otherwise than plain operations.
+    # Nearly all time is torch's tracing, layer by layer: encoder and decoder share the variants.
+    stacks = max(1, ROWS[architecture].modules // LAYERS)
+    model, counter = every_variant(architecture, cases, stacks).double(), CompileCounter()
+    whole = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for length in (11, 12, 17):
+        batch = inputs(model, length=length)
+        batch = {n: x.double() if x.is_floating_point() else x for n, x in batch.items()}
+        with torch.no_grad():
+            torch.testing.assert_close(whole(**batch)[0], model(**batch)[0])
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("architecture", ROWS)
+def test_one_graph_serves_all_lengths(architecture: str) -> None:
     try:
-        feature.check(architecture)
+        compiled(architecture)
     except Unsupported as error:  # torch's compiler gave up, as it may on the plain model too
         with pytest.raises(Unsupported):
             torch.compile(MODELS[architecture](), fullgraph=True)(**inputs(MODELS[architecture]()))
@@ -47,14 +52,20 @@ def test_an_architecture_of_each_kind_compiles_with_four_variants(place: int) ->
     compiled(KINDS[place], {name: VARIANT_CASES[name] for name in four})
 
 
-def test_the_page_has_these_cells() -> None:
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.read_text("utf-8").splitlines()
-        if line.startswith("|") and not line.startswith("|--")
-    ]
-    assert rows[0] == ["architecture", *(feature.name for feature in FEATURES)]
-    assert rows[1:] == [
-        [name, *("yes" if feature.applies(row) else "-" for feature in FEATURES)]
-        for name, row in ROWS.items()
-    ]
+@pytest.mark.parametrize("architecture", [name for name, row in ROWS.items() if not row.is_shared])
+def test_gradient_checkpointing_has_the_same_gradients(architecture: str) -> None:
+    """Of both kinds, with dropout."""
+    model = every_variant(architecture).train()
+    batch = inputs(model)
+
+    def run() -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        return gradients(model, model(**batch)[0], {})
+
+    expected = run()
+    largest = max(float(each.abs().max()) for each in expected.values())
+    for reentrant in (True, False):
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        for name, got in run().items():
+            assert (got - expected[name]).abs().max() <= 1e-5 * largest, name
+        model.gradient_checkpointing_disable()

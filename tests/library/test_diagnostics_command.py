@@ -14,16 +14,14 @@ import tiny_code
 import warm
 from PIL import Image
 from transformers import (
-    AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoTokenizer,
-    ViTConfig,
-    ViTImageProcessorPil,
 )
 
 import hf_graphattn as ga
 
 pytest.importorskip("matplotlib")
+from cards import KINDS
 from diagnosing import Reader, assert_pictures
 
 from hf_graphattn.diagnostics.plots import FIGURES
@@ -81,14 +79,10 @@ def test_the_command_compares_models(patched: Path, text_file: Path, tmp_path: P
 
 def test_the_command_reads_images(tmp_path: Path) -> None:
     """Patches and the class token are the tokens; the images are of the whole folder."""
-    size = {"image_size": 8, "patch_size": 4, "num_channels": 1, "hidden_size": 16}
-    config = ViTConfig(**size, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
-    plain = AutoModelForImageClassification.from_config(config)
+    plain, processor, _ = KINDS["image"][1]()
     plain.save_pretrained(tmp_path / "plain")
     filtered = ga.patch_model(plain, ga.GFSAConfig(order=3, w_K=0.4))
     filtered.save_pretrained(tmp_path / "gfsa")
-    sides = {"height": 8, "width": 8}
-    processor = ViTImageProcessorPil(size=sides, image_mean=[0.5], image_std=[0.5])
     numbers = np.random.default_rng(0)
     for i in range(7):
         folder = tmp_path / "images" / "ab"[i % 2]

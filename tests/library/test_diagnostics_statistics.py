@@ -110,30 +110,6 @@ def test_approximation_error() -> None:
     assert found[3].tolist() == pytest.approx([0, 0, 4, 6, 8])
 
 
-def test_the_bound_of_theorem_3_1_is_loose_by_two() -> None:
-    """2K - 2 holds from K = 3 on, and a cyclic shift of more than K tokens reaches it."""
-    torch.manual_seed(0)
-    orders = torch.arange(3, 11)
-    matrix = torch.randn(200, 9, 9, dtype=torch.float64).mul(6).softmax(-1)
-    found = measure.approximation_error(matrix, orders.tolist())
-    assert (found <= 2 * orders - 2 + 1e-9).all()
-    shift = torch.eye(11, dtype=torch.float64).roll(1, 0)
-    reached = measure.approximation_error(shift[None], orders.tolist())[0]
-    assert reached.tolist() == (2 * orders - 2).tolist()
-
-
-def test_a_positive_matrix_with_small_eigenvalues_need_not_be_low_pass() -> None:
-    """Against p-LaT's Theorem 4.3 as it stands: the ratio tends to its leading eigenvector's."""
-    matrix = torch.tensor([[0.5, 0.3], [0.1, 0.2]], dtype=torch.float64)
-    assert measure.spectrum(matrix[None])[0, 0] == pytest.approx(0.579, abs=5e-4)
-    states = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
-    for _ in range(200):
-        states = matrix @ states
-    assert measure.high_to_dc(states) == pytest.approx(0.583, abs=5e-4)
-    rows = matrix / matrix.sum(-1, keepdim=True)  # whose leading eigenvector is constant
-    assert measure.high_to_dc(torch.linalg.matrix_power(rows, 200) @ states) < 1e-12
-
-
 def test_spectra_of_several_lengths_meet_on_one_grid() -> None:
     straight = torch.linspace(5, 1, 7, dtype=torch.float64)
     expected = torch.linspace(5, 1, 9, dtype=torch.float64)

@@ -25,6 +25,7 @@ from zoo import models
 
 import hf_graphattn as ga
 from hf_graphattn.architectures import eager_attention
+from hf_graphattn.backends import FirstValues
 from hf_graphattn.patching.patch import patch
 
 NEUTRENO, RESIDUAL = (FIRST_LAYER_CASES[n].config for n in ("neutreno", "value_residual"))
@@ -222,6 +223,9 @@ def test_a_first_layer_that_is_dropped_is_refused() -> None:
     second = patched("BART", NEUTRENO).model.encoder.layers[1]
     with pytest.raises(ga.GraphAttentionError, match="layerdrop"):
         second(torch.randn(2, 5, 32), attention_mask=None, graph_attn_first={})
+    other = {"model.encoder.layers.*.self_attn": FirstValues(*torch.randn(2, 2, HEADS, 3, 8), True)}
+    with pytest.raises(ga.GraphAttentionError, match="layers of one shape"):
+        second(torch.randn(2, 5, 32), attention_mask=None, graph_attn_first=other)
 
 
 def test_where_no_values_travel_it_is_refused() -> None:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo.testing
+from cards import made
+from cases import VARIANT_CASES
 from edges import leading, product
-from features import LEARNED, VARIANTS, every_variant, gradients, patched
-from tiny import VOCABULARY, inputs
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, CompileConfig, PreTrainedTokenizerFast, pipeline
+from saved import every_variant
+from tiny import MODELS, gradients, inputs
+from transformers import CompileConfig, PreTrainedModel, pipeline
 
 import hf_graphattn as ga
 
+LEARNED = ga.GFSAConfig(order=4, w_0=-0.1, w_K=0.3, trainable=("w_0", "w_K"))
+VARIANTS = {name: case.config for name, case in VARIANT_CASES.items()}
 DTYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # and their relative rounding
+
+
+def patched(
+    architecture: str, config: ga.VariantConfig = LEARNED, **settings: object
+) -> PreTrainedModel:
+    return ga.patch_model(MODELS[architecture](**settings), config)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -29,10 +37,10 @@ def test_autocast_trains_the_scalars(architecture: str, variant: str, dtype: tor
     expected = model(**batch)[0]
     with torch.autocast("cpu", dtype):
         logits = model(**batch)[0]
-        got = gradients(model, batch)
+        got = gradients(model, logits, batch)
     # Tiny random models are worse conditioned than real ones: 40 roundings.
     assert (logits - expected).abs().max() <= 40 * DTYPES[dtype] * expected.abs().max()
-    assert all(gradient.isfinite().all() for gradient in got)
+    assert all(gradient.isfinite().all() for gradient in got.values())
     for name, scalar in ga.filter_parameters(model):
         assert scalar.dtype == torch.float32
         assert scalar.grad.abs().max() > 0, name
@@ -77,36 +85,20 @@ def test_dynamic_quantisation_and_patching_in_any_order(variant: str) -> None:
     assert torch.equal(ga.unpatch_model(before)(**batch)[0], plain)
 
 
-def tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    words = {"[PAD]": 0, "[BOS]": 1, "[EOS]": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
-    made = Tokenizer(models.WordLevel(words, unk_token="w3"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="[PAD]", eos_token="[EOS]", padding_side="left"
-    )
-    fast.save_pretrained(folder)
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def test_pipelines_take_a_patched_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    words = tokenizer(tmp_path)
-    text = "w5 w9 w30 w7"
-    classifier = patched("BERT")
-    found = pipeline("text-classification", model=classifier, tokenizer=words, top_k=None)(text)
+def test_pipelines_take_a_patched_model(caplog: pytest.LogCaptureFixture) -> None:
+    model, tokenizer, text = made("label")
+    (found,) = pipeline("text-classification", model=model, tokenizer=tokenizer)(text)
     with torch.no_grad():
-        scores = classifier(**words(text, return_tensors="pt")).logits.softmax(-1)[0]
-    by_label = {each["label"]: each["score"] for each in found[0]}
-    assert by_label == pytest.approx({f"LABEL_{i}": float(s) for i, s in enumerate(scores)})
+        scores = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)
+    assert found["score"] == pytest.approx(float(scores.max()))
 
-    writer = patched("GPT-2", tie_word_embeddings=False)
-    writer.generation_config.update(eos_token_id=None, pad_token_id=0)
+    model, tokenizer, text = made("text")
     settings = {"max_new_tokens": 5, "do_sample": False}
-    written = pipeline("text-generation", model=writer, tokenizer=words)(text, **settings)
-    ids = words(text, return_tensors="pt")
+    (found,) = pipeline("text-generation", model=model, tokenizer=tokenizer)(text, **settings)
+    ids = tokenizer(text, return_tensors="pt")
     ids.pop("token_type_ids", None)
-    expected = writer.generate(**ids, **settings, use_cache=False)
-    joined = "".join(written[0]["generated_text"].split())
-    assert joined == "".join(words.decode(expected[0], skip_special_tokens=True).split())
+    expected = model.generate(**ids, **settings, use_cache=False)
+    assert found["generated_text"] == tokenizer.decode(expected[0], skip_special_tokens=True)
     assert "not supported" not in caplog.text
 
 
@@ -130,15 +122,12 @@ def test_a_compiled_step_has_the_gradients_of_a_plain_one() -> None:
     whole = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for padding, length in (("none", 7), ("left", 11), ("none", 18), ("left", 9)):
         batch = inputs(model, padding, length)
-        expected = gradients(model, batch)
-        largest = max(float(each.abs().max()) for each in expected)
-        model.zero_grad()
-        logits = whole(**batch)[0]
-        weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
-        (logits * weight).sum().backward()
-        got = [p.grad for p in model.parameters() if p.grad is not None]
-        for one, other in zip(got, expected, strict=True):
-            assert (one - other).abs().max() <= 1e-5 * largest
+        expected = gradients(model, model(**batch)[0], batch)
+        largest = max(float(each.abs().max()) for each in expected.values())
+        got = gradients(model, whole(**batch)[0], batch)
+        assert got.keys() == expected.keys()
+        for name, gradient in got.items():
+            assert (gradient - expected[name]).abs().max() <= 1e-5 * largest, name
     assert counter.frame_count == 1  # none for another length
 
 

@@ -50,7 +50,7 @@ def train(model: PeftModel, steps: int = 3, rate: float | None = 5e-2) -> None:
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
+@pytest.mark.parametrize("architecture", ROWS)
 def test_an_adapter_trains_saves_reloads_and_merges(architecture: str, tmp_path: Path) -> None:
     model = adapted(architecture)
     batch = inputs(model.get_base_model())
@@ -383,6 +383,9 @@ def test_a_patched_base_keeps_its_own_filters_below() -> None:
     train_filters(model, batch)
     with model.disable_adapter():
         assert torch.equal(model(**batch)[0], own)
+    model.add_adapter("second", ga.GraphFilterConfig(graph_attn=STEP))
+    model.set_adapter("second")
+    assert torch.equal(model(**batch)[0], own)  # not from what the first one learned
     unloaded = model.unload()
     assert ga.is_patched(unloaded)
     assert torch.equal(unloaded(**batch)[0], own)

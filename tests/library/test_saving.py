@@ -239,6 +239,8 @@ def test_damaged_and_missing_files_are_refused(
         ga.save_filters(patched("BERT"), "")
     with pytest.raises(ga.GraphAttentionError, match=r"has no graph_filters.*save_filters"):
         ga.load_filters(model, tmp_path)
+    with pytest.raises(TypeError, match="unexpected arguments: revison"):
+        ga.load_filters(model, tmp_path, revison="main")
     path = ga.save_filters(patched("BERT"), tmp_path)
     whole, tensors = path.read_bytes(), load_file(path)
     path.write_bytes(whole[: len(whole) // 2])

@@ -15,7 +15,6 @@ from cases import (
     TOKEN_CASES,
     VARIANT_CASES,
     WITH_MATRIX,
-    WITH_NEUTRAL,
     WITH_SCALARS,
     attention,
 )
@@ -86,15 +85,6 @@ def test_the_matrix_makes_the_output(variant: str, kind: str) -> None:
     torch.testing.assert_close(matrix @ value, graph_filter(attend, value))
 
 
-@pytest.mark.parametrize(("variant", "backend"), [p for p in PAIRS if p[0] in WITH_NEUTRAL])
-def test_neutral_scalars_are_plain_attention(variant: str, backend: str) -> None:
-    torch.manual_seed(3)
-    query, key, value = (x.double() for x in states(4, 7))
-    inputs = inputs_of(query, key, mask_of("right", 4, 7), False)
-    got = VARIANT_CASES[variant].neutral.build(4).double()(make(backend, inputs), value)
-    torch.testing.assert_close(got, make("eager", inputs).matrix @ value)
-
-
 @pytest.mark.parametrize("variant", WITH_SCALARS)
 def test_scalars_stay_float32_in_a_half_precision_model(variant: str) -> None:
     model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES[variant].config)
@@ -108,12 +98,6 @@ def test_scalars_stay_float32_in_a_half_precision_model(variant: str) -> None:
         assert len(after) == len(before) > 0
         assert {parameter.dtype for parameter in after.values()} == {torch.float32}
         assert all(torch.equal(parameter, before[name]) for name, parameter in after.items())
-
-
-def test_a_double_model_has_double_scalars() -> None:
-    model = ga.patch_model(MODELS["BERT"](), VARIANT_CASES["gfsa"].config).double()
-    assert {parameter.dtype for _, parameter in ga.filter_parameters(model)} == {torch.float64}
-    assert model(torch.tensor([[3, 4, 5]])).logits.dtype == torch.float64
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -19,13 +19,11 @@ import contextlib
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).parent
 FOLDER = "HF_GRAPHATTN_TESTS_WARM"  # the variable that tells every process of a test run
 STARTS = ("torch", "transformers", "finetune")
 
@@ -39,27 +37,13 @@ def python(start: str = "transformers") -> str:
 
 @contextlib.contextmanager
 def serving() -> Iterator[None]:
-    """Start what forks; it imports nothing before it is asked to. Inside another: do nothing."""
+    """Write the executables. What they start ends with the folder, or with this process."""
     if FOLDER in os.environ or not (sys.platform == "linux" and hasattr(os, "pidfd_open")):
         yield
         return
-    folder = Path(tempfile.mkdtemp(prefix="warm-"))  # a socket's path must be short
-    command = [sys.executable, "-I", str(HERE / "server.py"), str(folder / "socket")]
-    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    server = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | single
-    )
-    assert server.stdout is not None
-    server.stdout.readline()  # it listens
+    folder = Path(tempfile.mkdtemp(prefix=f"warm-{os.getpid()}-"))  # a socket's path must be short
     for start in STARTS:
-        words = [
-            sys.executable,
-            "-IS",
-            HERE / "client.py",
-            folder / "socket",
-            start,
-            folder / start,
-        ]
+        words = [sys.executable, "-IS", Path(__file__).with_name("client.py"), folder / start]
         line = " ".join(shlex.quote(str(word)) for word in words)
         (folder / start).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         (folder / start).chmod(0o755)
@@ -68,5 +52,4 @@ def serving() -> Iterator[None]:
         yield
     finally:
         del os.environ[FOLDER]
-        server.communicate()  # the end of its input is its end
         shutil.rmtree(folder)

@@ -4,6 +4,4 @@
 config by the names of its fields, `batches` reads the signature of the forward; `settings` and
 `given` are tables of what these rules do not find. `runs.each` calls a check on many types, each
 in a process of its own.
-
-    PYTHONPATH=tests python -m zoo     # builds and runs all: counts, and runs/zoo.json
 """

@@ -7,15 +7,14 @@ from typing import Any
 # Lists that may be as long as there are layers, but speak of something else.
 SHAPE = ("image_size", "patch_size")
 
+_SERIES = {
+    "prediction_length": 4,
+    "num_time_features": 1,
+    "context_length": 12,
+    "lags_sequence": [1, 2],
+}
 # Settings of a config, wherever it occurs; a dict under the name of a nested config is that one's.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "autoformer": {
-        "prediction_length": 4,
-        "num_time_features": 1,
-        "context_length": 12,
-        "lags_sequence": [1, 2],
-        "moving_average": 5,
-    },
     "bamba": {"attn_layer_indices": [1]},
     "bit": {"num_groups": 4},
     "bridgetower_text_model": {"num_attention_heads": 4},
@@ -27,17 +26,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_layers": 2,
         "window_size": 4,
     },
-    "informer": {
-        "prediction_length": 4,
-        "num_time_features": 1,
-        "context_length": 12,
-        "lags_sequence": [1, 2],
-    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "mamba2": {"num_heads": 8, "head_dim": 8},
     "recurrent_gemma": {"num_hidden_layers": 3},
-    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 16]},
     "gemma3n_text": {
         "num_hidden_layers": 4,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -48,25 +39,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gemma3": {"mm_tokens_per_image": 4},
     "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6, "mm_tokens_per_image": 4},
     "t5gemma2_encoder": {"mm_tokens_per_image": 4},
-    "time_series_transformer": {
-        "prediction_length": 4,
-        "num_time_features": 1,
-        "context_length": 12,
-        "lags_sequence": [1, 2],
-    },
+    "time_series_transformer": _SERIES,
+    "autoformer": {**_SERIES, "moving_average": 5},
+    "informer": _SERIES,
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 16]},
+    "cvt": {"depth": [1, 2, 3]},
+    "univnet": {"kernel_predictor_hidden_channels": 32, "model_hidden_channels": 8},
     "dbrx": {
         "attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0, "kv_n_heads": 2},
         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
     },
-    "clvp_encoder": {"hidden_size": 128},
-    "clvp_decoder": {"hidden_size": 128},
     "esm": {"pad_token_id": 1, "mask_token_id": 5},
     "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
-    "lilt": {"hidden_size": 96},
     "superpoint": {"keypoint_decoder_dim": 65},
-    "mobilevitv2": {"image_size": 128},
     "vipllava": {"vision_feature_layers": [-1, -2]},
-    "vitmatte": {"backbone_config": {"num_channels": 4, "patch_size": 16, "image_size": 64}},
     "step3p5": {"sliding_window": 6},
     "paddleocr_vl_text": {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
@@ -79,7 +66,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         },
     },
     "canine": {"local_transformer_stride": 4},
-    "cvt": {"depth": [1, 2, 3]},
     "evolla": {
         "protein_encoder_config": {
             "hidden_size": 32,
@@ -101,19 +87,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
     "patchtsmixer": {"self_attn": True, "self_attn_heads": 4},
     "neomme": {"head_dim": 16},
-    "efficientnet": {"hidden_dim": 2560},
     "align_vision_model": {"hidden_dim": 2560},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 20, "vision_end_token_id": 21},
-    "sam2_hiera_det_model": {
-        "image_size": [64, 64],
-        "embed_dim_per_stage": [32, 64, 128, 256],
-        "window_size_per_stage": [4, 4, 2, 2],
-        "global_attention_blocks": [6],
-    },
-    "sam2_vision_model": {
-        "backbone_channel_list": [256, 128, 64, 32],
-        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
-    },
     "qwen4_exp_text": {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,
@@ -125,7 +100,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mask2former": {"feature_size": 32},
     "qwen3_asr_encoder": {"n_window": 50, "n_window_infer": 100},
     "qwen3_omni_moe_audio_encoder": {"n_window": 50, "n_window_infer": 100},
-    "seggpt": {"image_size": [64, 32]},
     # In maps of one pixel a group norm turns the rounding of a convolution into other outputs.
     "deformable_detr": {"image_size": 128},
     "lw_detr": {"projector_scale_factors": [1.0]},
@@ -141,16 +115,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "seamless_m4t_v2": {"speech_encoder_chunk_size": 4, "speech_encoder_left_chunk_num": 1},
     "sam3_vit_model": {"window_size": 2},
-    "sam2": {"image_size": 64},
-    "hiera": {"image_size": [128, 128], "num_heads": [1, 2, 4, 8]},
-    "levit": {"patch_size": 16, "image_size": 64},
     "gemma4_audio": {"subsampling_conv_channels": [16, 32]},
     "molmo2_adapter": {"vision_feature_layer": [-1, -2]},
     "tvp": {"visual_prompt_size": 4, "max_img_size": 64},
     "chameleon": {"vocabulary_map": {"<image>": 8}},
     "emu3": {"vocabulary_map": {"<image>": 8}},
     "t5gemma2_text": {"dropout_rate": 0.0},
-    "t5gemma2_decoder": {"dropout_rate": 0.0},
     "xmod": {"default_language": "en_XX"},
     "aria": {"projector_patch_to_query_dict": {16: 4}},
     "nemotron": {"num_key_value_heads": 2},
@@ -187,7 +157,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "timesfm2_5": {"context_length": 256},
     "bert-generation": {"is_decoder": True},
     "swin2sr": {"image_size": 32, "depths": [2, 2], "num_heads": [4, 4]},
-    "xlstm": {"hidden_size": 128},
     "nemotron_h_omni": {"audio_config": None},
     "omdet-turbo": {
         "apply_layernorm_after_vision_backbone": False,
@@ -210,28 +179,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "fast_vlm": {"vision_config": {"model_type": "resnet", "hidden_size": 32}},
     "vibevoice_asr": {"acoustic_tokenizer_chunk_size": 6400},
-    "rag": {
-        "n_docs": 2,
-        "question_encoder": {
-            "model_type": "dpr",
-            "vocab_size": 64,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 128,
-        },
-        "generator": {
-            "model_type": "bart",
-            "vocab_size": 64,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 128,
-            "decoder_ffn_dim": 128,
-        },
-    },
     "dots3_note_text": {
         "sliding_window": 6,
         "per_layer_config": {
@@ -247,20 +194,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
             }
         },
     },
-    "qwen2_5_omni_dit": {
-        "enc_channels": [32, 32, 32, 32, 96],
-        "look_backward_layers": [0],
-        "look_ahead_layers": [1],
-        "block_size": 4,
-    },
-    "univnet": {"kernel_predictor_hidden_channels": 32, "model_hidden_channels": 8},
-    "qwen2_5_omni_bigvgan": {"upsample_initial_channel": 64},
-    "pp_lcnet": {"stem_channels": 16},
     "pp_lcnet_v3": {"stem_channels": 16},
     "pp_lcnet_v4": {"stem_channels": [3, 48, 96]},
-    "fastspeech2_conformer_with_hifigan": {"vocoder_config": {"model_in_dim": 16}},
     "janus_vqgan": {"num_patches": 2},
-    "uvdoc": {"backbone_config": {"out_features": [f"stage{i}" for i in range(1, 7)]}},
     "sam3_tracker": {"vision_config": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}},
     "pe_video_encoder": {"vision_config": {"model_type": "vit"}},
 }

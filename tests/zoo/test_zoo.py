@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.easier import REASONS, easier
 from zoo.models import NotBuilt, build, run
 from zoo.settings import SECOND
 from zoo.sizes import tiny
@@ -39,13 +38,3 @@ def test_a_second_model_of_a_type_is_another_one_that_runs(name: str) -> None:
         assert getattr(config, setting) == value
     assert config.to_dict() != first.to_dict()
     assert run(name) == "ok"
-
-
-def test_what_a_tiny_config_switches_off_is_found_and_has_a_reason() -> None:
-    found = {name: dict(easier(name)) for name in ("omdet-turbo", "deepseek_v3", "qwen3_asr")}
-    assert found == {
-        "omdet-turbo": {"apply_layernorm_after_vision_backbone": "True -> False"},
-        "deepseek_v3": {"num_nextn_predict_layers": "1 -> 0"},
-        "qwen3_asr": {"n_window": "50 -> 50", "n_window_infer": "800 -> 100"},
-    }
-    assert {name for each in found.values() for name in each} < set(REASONS)

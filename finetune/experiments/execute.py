@@ -1,7 +1,7 @@
-"""Jobs: calls of a script, each in a folder of its own, that can be stopped and started again.
+"""Jobs: runs of a script, each in a folder of its own, that can be stopped and started again.
 
-`do` takes plain data and returns plain data, so that a thread, another process or another machine
-that sees the same folders can call it. `execute` has many jobs done by an executor.
+`do` takes data and returns data, so that a thread, another process or another machine that sees
+the same folders can call it. `execute` has many jobs done by an executor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,9 +32,10 @@ from finetune.engine.output_folder import WEIGHTS
 from finetune.engine.progress import LOG as STEPS
 from finetune.engine.results import RESULTS, read_json, write_json
 from finetune.errors import ERROR, Refused, refusal
+from finetune.experiments.arms import Arm
 from finetune.settings import recipes
+from finetune.settings.schema import Run
 from finetune.settings.training import LAST
-from finetune.settings.variants import NO_VARIANT
 
 SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
 CLOSED = "wall_seconds"  # in the record, once the run has ended and its weights are dealt with
@@ -57,44 +57,47 @@ sleep {PATIENCE} && kill -s KILL -- "-$group"
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a script.
+    """A run of an arm, to be done by a script.
 
     Attributes:
         name: tells it from the others: ``cola/gfsa/seed-3``.
         script: path of the script.
-        folder: its ``output_dir``.
-        flags: all of its flags by name but ``output_dir``, none of them None.
-        settings: what decides its numbers, by name, as its results have them.
+        run: all of its settings; its ``output_dir`` is its own.
+        arm: what it is a run of.
         task: the name of its task, or of someone's own data.
-        arm, seed: its place in the grid.
-        setting: of a sweep, the value of each swept flag.
         main_metric: the key of its task's main metric; None for own data, whose run chooses it.
     """
 
     name: str
     script: Path
-    folder: Path
-    flags: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    run: Run[Any, Any]
+    arm: Arm
     task: str = ""
-    arm: str = ""
-    seed: int = 0
-    setting: Mapping[str, Any] = field(default_factory=dict)
     main_metric: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its results go."""
+        return Path(self.run.train.output_dir)
+
+    @property
+    def seed(self) -> int:
+        """Which run of its arm it is."""
+        return self.run.train.seed
 
     def command(self, launcher: Sequence[str] = (), *, in_full: bool = False) -> list[str]:
         """The command that starts it from its file, or continues it from its last checkpoint.
 
         ``in_full`` names every flag, so that no file need be there.
         """
-        flags = self._all_flags() if in_full else {"recipe": str(self.folder / SETTINGS)}
+        flags = self.run.flags() if in_full else {"recipe": str(self.folder / SETTINGS)}
         resumed = {"resume_from_checkpoint": LAST} if self.can_resume() else {}
         start = launcher or (sys.executable,)
         return [*start, str(self.script), *recipes.argv({**flags, **resumed})]
 
     def write_settings(self) -> None:
         """Write the file that `command` names: a recipe with all of its flags."""
-        text = yaml.safe_dump(self._all_flags(), sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(self.run.flags(), sort_keys=False, allow_unicode=True)
         (self.folder / SETTINGS).write_text(text, "utf-8")
 
     def is_done(self) -> bool:
@@ -126,10 +129,10 @@ class Job:
         earlier = self.results() if self.is_done() else self.can_resume() and self.record()
         if not earlier:
             return []
-        settings = dict(self.settings)
+        settings = self.run.deciding()
         measured = earlier["settings"].get(METRIC) or ()
-        if self.is_done() and set(settings.get(METRIC) or ()) <= set(measured):
-            settings.pop(METRIC, None)
+        if self.is_done() and set(settings[METRIC] or ()) <= set(measured):
+            del settings[METRIC]
         return faults(earlier, settings, {METRIC: None})
 
     def log_tail(self) -> str:
@@ -151,9 +154,6 @@ class Job:
                 shutil.rmtree(path, ignore_errors=True)  # another process may be at it, too
             else:
                 path.unlink(missing_ok=True)
-
-    def _all_flags(self) -> dict[str, Any]:
-        return {**self.flags, "output_dir": str(self.folder)}
 
 
 @dataclass(frozen=True)
@@ -197,11 +197,8 @@ def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outc
     ``env`` are environment variables beside those of this process. On another machine the process
     at it may be that of a lost worker: it is waited for.
     """
-    if options.home is not None:
-        home = options.home
-        job = replace(job, script=home / job.script, folder=home / job.folder)
-        if not job.folder.is_dir():
-            return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
+    if options.home is not None and not job.folder.is_dir():
+        return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
     RUNNING.append(options.owner)
     try:
         while options.owner not in STOPPED:
@@ -225,8 +222,8 @@ def stop(owner: str) -> int:
 
 def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
     job.write_settings()
-    command, began = job.command(options.launcher), time.monotonic()
-    record = {"command": command, "settings": job.settings, "keep_models": options.keep_models}
+    command, settings, began = job.command(options.launcher), job.run.deciding(), time.monotonic()
+    record = {"command": command, "settings": settings, "keep_models": options.keep_models}
     write_json(job.folder / RECORD, record)
     with nullcontext() if options.home is None else _leash() as leash:
         child = _started(job, command, options.home, env, lock)
@@ -239,7 +236,8 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
         reason = f"failed with exit code {code}; the end of {job.folder / LOG}\n"
         # A launcher has an exit code, and last lines, of its own.
         errors = [line for line in log.splitlines() if line.startswith(ERROR)]
-        refused = errors[-1] if errors and not (job.folder / STEPS).exists() else ""
+        is_early = errors and not (job.folder / STEPS).exists()
+        refused = errors[-1].removeprefix(ERROR) if is_early else ""
         return Outcome(FAILED, reason + textwrap.indent(log, "    "), refusal=refused)
     seconds = time.monotonic() - began
     job.remove_weights()
@@ -323,8 +321,8 @@ def execute(
         log: takes a line for each run that ends, and the log's end of one that failed.
         summary: what that line has of a finished run.
 
-    Raises ``Refused`` before anything starts if a folder holds a run with other settings, and once
-    it is clear that every run is refused.
+    Raises ``Refused`` before anything starts if a folder holds a run with other settings, and if a
+    run is refused while none has ended: so are the others, if it is for the flags that all have.
     """
     check(jobs)
     for job in () if options.keep_models else jobs:
@@ -332,9 +330,9 @@ def execute(
     waiting = [job for job in jobs if not job.is_done()]
     missing: dict[str, str] = {}
     submit: Callable[..., Future[Outcome]] = executor.submit
-    refused, one_ran = defaultdict[str, list[Job]](list), False
     if before := len(jobs) - len(waiting):
         log(f"{before} of {len(jobs)} runs were done before")
+    one_ran = before > 0
     futures: dict[Future[Outcome], Job] = {submit(job, options): job for job in waiting}
     try:
         for ended, future in enumerate(as_completed(futures), before + 1):
@@ -343,30 +341,16 @@ def execute(
             text = summary(job) if outcome.status == DONE else outcome.reason
             if outcome.seconds is not None:
                 text += f"; {tqdm.format_interval(outcome.seconds)}"
-                one_ran = True
             log(f"[{ended}/{len(jobs)}] {job.name}: {text}")
-            if outcome.refusal and not one_ran:
-                refused[outcome.refusal].append(job)
-                if _is_met_by_all(refused[outcome.refusal], jobs):
-                    raise Refused(f"{job.name}, and every other run: {outcome.refusal}")
+            one_ran = one_ran or not outcome.refusal
+            if not one_ran:
+                raise Refused(f"{job.name} is refused: {outcome.refusal}")
     finally:
         for future in futures:
             future.cancel()
     check([job for job in jobs if job.is_done()])  # other processes may have been at work
     done = {job.name for job in jobs if job.is_done()}
     return {name: status for name, status in missing.items() if name not in done}
-
-
-def _is_met_by_all(refused: Sequence[Job], jobs: Sequence[Job]) -> bool:
-    """Whether what these runs are refused for is in the flags that all have.
-
-    They are of every task, and one is plain, without flags of its own; or they are of two arms.
-    """
-    differ = ("task_name", "seed")
-    arms = {str([x for x in job.flags.items() if x[0] not in differ]) for job in refused}
-    has_plain = any(job.flags.get("variant", NO_VARIANT) == NO_VARIANT for job in refused)
-    tasks = {job.flags.get("task_name") for job in jobs}
-    return (has_plain or len(arms) > 1) and tasks == {x.flags.get("task_name") for x in refused}
 
 
 def _outcome(job: Job, future: Future[Outcome]) -> Outcome:

@@ -213,8 +213,10 @@ def _submitit(texts: Sequence[str], folder: Path) -> Any:
 def _sent(job: Job, options: Options) -> tuple[Job, Options]:
     """What another machine gets: there relative paths begin in the folder in which they do here."""
     home = Path.cwd()
-    (home / job.folder).mkdir(parents=True, exist_ok=True)  # what it has to see
-    return replace(job, folder=home / job.folder), replace(options, home=home)
+    folder = home / job.folder
+    folder.mkdir(parents=True, exist_ok=True)  # what it has to see
+    run = job.run.training(output_dir=str(folder))
+    return replace(job, script=home / job.script, run=run), replace(options, home=home)
 
 
 def _threads(threads: int | None) -> dict[str, str]:

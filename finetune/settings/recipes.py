@@ -12,7 +12,7 @@ from finetune.errors import meant, refusal
 
 
 def read(path: str, known: Iterable[str]) -> dict[str, Any]:
-    """The flags of a recipe, ``flag: value``; those that are null are left out.
+    """The flags of a recipe, ``flag: value``.
 
     Raises ``Refused`` if it is no such file, or has a flag that is not ``known``.
     """
@@ -21,12 +21,11 @@ def read(path: str, known: Iterable[str]) -> dict[str, Any]:
         allowed = "a file of lines `flag: value`"
         raise refusal("recipe", path, allowed, "Write one flag on each line, without a -.")
     names = sorted(set(known) - {"recipe"})
-    unknown = {str(name): value for name, value in values.items() if name not in names}
-    if unknown:
+    if unknown := {str(name): value for name, value in values.items() if name not in names}:
         argument = f"recipe {path}, flag {', '.join(unknown)}"
         remedy = meant(unknown, names, "Drop or rename it.")
         raise refusal(argument, unknown, ", ".join(names), remedy)
-    return {name: value for name, value in values.items() if value is not None}
+    return values
 
 
 def load(argument: str, path: str, form: str) -> Any:

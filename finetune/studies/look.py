@@ -113,7 +113,7 @@ def section(name: str, folder: Path) -> list[str]:
     return [
         f"## Inside: {numbers['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
         "",
-        *report.Table(HEADINGS, rows).markdown(),
+        *report.Table([dict(zip(HEADINGS, row, strict=True)) for row in rows]).markdown(),
         "",
         "GFSA's and p-LaT's papers hold that their filters keep tokens from growing alike: a lower "
         "cosine, more high-frequency energy, a higher rank than plain attention has. That of A - I "

@@ -164,15 +164,18 @@ def test_another_machine_needs_the_folder_and_begins_paths_where_they_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = job_of(tmp_path, 1)
-    relative = replace(run, script=Path("script.py"), folder=run.folder.relative_to(tmp_path))
-    options = Options(home=tmp_path)
+    near = run.run.training(output_dir=str(run.folder.relative_to(tmp_path)))
+    relative = replace(run, script=Path("script.py"), run=near)
+    monkeypatch.chdir(tmp_path)
+    job, options = executors._sent(relative, Options())
+    assert (job.script, job.folder, options.home) == (run.script, run.folder, tmp_path)
     monkeypatch.chdir("/")
-    outcome = execute.do(relative, options)
-    assert outcome.status == execute.FAILED
-    assert f"does not see {run.folder}. Put output_dir on" in outcome.reason
-    run.folder.mkdir(parents=True)
-    assert execute.do(relative, options).status == execute.DONE
+    assert execute.do(job, options).status == execute.DONE
     assert run.results()["settings"] == {"seed": 1}
+    outcome = execute.do(job_of(tmp_path, 2), options)
+    assert outcome.status == execute.FAILED
+    assert "does not see " in outcome.reason
+    assert "seed-2. Put output_dir on" in outcome.reason
 
 
 def test_a_lost_workers_folder_is_waited_for(tmp_path: Path) -> None:

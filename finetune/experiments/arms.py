@@ -16,7 +16,7 @@ from typing import Any
 
 import hf_graphattn as ga
 import tasks
-from finetune.errors import Refused, meant, refusal
+from finetune.errors import meant, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run, Schema
@@ -112,26 +112,26 @@ class Script:
         return replace(run, filter=replace(run.filter, filter_learning_rate=None))
 
 
-def chosen(options: Namespace, script: Script, own: Mapping[str, Mapping[str, Any]]) -> list[Arm]:
+def chosen(options: Namespace, script: Script, extra: Mapping[str, Mapping[str, Any]]) -> list[Arm]:
     """The arms to compare, the baseline first: plain attention, or else the first of all.
 
-    Without --variants they are all of the file --arms, else those of ``own`` beside plain
+    Without --variants they are all of the file --arms, else those of ``extra`` beside plain
     attention, else every registered variant.
 
     Args:
         options: the flags of compare.py.
         script: which the arms run.
-        own: the flags of --variant_flags by the arm's name.
+        extra: the flags of --variant_flags by the arm's name.
 
     Raises:
         Refused: for a file, name, flag or variant that cannot be.
     """
     variants_alone = {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
     known = read(options.arms) if options.arms else variants_alone
-    is_listed = bool(options.variants or options.arms or not own)
+    is_listed = bool(options.variants or options.arms or not extra)
     names = [*(options.variants or known)] if is_listed else []
-    names += [name for name in own if name not in names]
-    arms = [_arm(n, {**known.get(n, {}), **own.get(n, {})}, known, script) for n in names]
+    names += [name for name in extra if name not in names]
+    arms = [_arm(n, {**known.get(n, {}), **extra.get(n, {})}, known, script) for n in names]
     plain = [arm.name for arm in arms if arm.flags["variant"] == NO_VARIANT]
     lacks_plain = options.baseline == NO_VARIANT or not (options.baseline or plain)
     if lacks_plain and not is_listed and NO_VARIANT not in names:
@@ -160,12 +160,7 @@ def _arm(name: str, flags: Mapping[str, Any], known: Iterable[str], script: Scri
     if "variant" not in flags and name not in allowed:
         remedy = f"Choose among these, or define it: --variant_flags '{name}: --variant ...'."
         raise refusal("variants", name, ", ".join(dict.fromkeys([*known, *allowed])), remedy)
-    if unknown := flags.keys() - script.schema.flags().keys():
-        raise refusal(f"arm {name}, flags", sorted(unknown), "the script's", "Rename them.")
-    try:
-        return Arm(name, script.schema.typed({"variant": name, **flags}))
-    except Refused as error:
-        raise Refused(f"Arm {name}: {error}") from error
+    return Arm(name, script.schema.typed({"variant": name, **flags}, f"arm {name}"))
 
 
 @dataclass(frozen=True)
@@ -267,7 +262,7 @@ def _part(part: Mapping[str, Any], script: Script, variant: str, ranges: bool) -
 
 def _values(flag: str, values: Any, schema: Schema[Any, Any]) -> list[Any]:
     several = values if isinstance(values, list) else [values]
-    typed = [schema.typed({flag: value}).get(flag) for value in several]
+    typed = [schema.typed({flag: value}, "space").get(flag) for value in several]
     if not typed or any(value in typed[:i] for i, value in enumerate(typed)):
         remedy = "Name each value once." if typed else "Name a value, or drop the flag."
         raise refusal(f"space, {flag}", values, "one or more values that differ", remedy)
@@ -280,10 +275,12 @@ def _range(flag: str, values: Mapping[str, Any], schema: Schema[Any, Any]) -> An
 
     kinds = {int: distributions.IntDistribution, float: distributions.FloatDistribution}
     try:
-        typed = {n: v if n == "log" else schema.typed({flag: v})[flag] for n, v in values.items()}
-        if schema.flags()[flag].kind not in kinds or not all(map(math.isfinite, typed.values())):
+        kind = kinds.get(schema.flags()[flag].kind)
+        numbers = {n: v for n, v in values.items() if n != "log"}
+        typed = {n: schema.typed({flag: v}, "space")[flag] for n, v in numbers.items()}
+        if kind is None or not all(map(math.isfinite, typed.values())):
             raise ValueError("these are no numbers")
-        return kinds[schema.flags()[flag].kind](**typed)
+        return kind(**{**values, **typed})
     except (TypeError, ValueError) as error:
         allowed = f"low below high, and log: true or step; {error}"
         remedy = "Write {low: 1, high: 2} with your numbers, whole ones for a flag of these."

@@ -41,7 +41,7 @@ SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
 CLOSED = "wall_seconds"  # in the record, once the run has ended and its weights are dealt with
 METRIC = "metric"  # the flag that has a run measure more than its task's metrics
 TAIL = 12  # lines of a failed run's log that are printed
-DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"
+DONE, FAILED = "done", "failed"
 PATIENCE = 10  # seconds that a run which is asked to end may take
 ARRIVAL = 90.0  # seconds that results need at most to be visible here; NFS looks after 60
 BLIND = "Put output_dir on a file system that all machines share under the same path."
@@ -179,7 +179,7 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        status: ``done``, ``failed``, or ``elsewhere`` where another process works on it.
+        status: ``done`` or ``failed``.
         reason: of one that is not done, in a sentence, perhaps with the end of its log.
         seconds: from the start to the end of one that was done here; None of others.
         refusal: the error of one that was refused before it trained; empty of others.
@@ -192,22 +192,23 @@ class Outcome:
 
 
 def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
-    """Do a run from its beginning or its last checkpoint, unless another process is at it.
+    """Do a run from its beginning or its last checkpoint; one that another process does is awaited.
 
-    ``env`` are environment variables beside those of this process. On another machine the process
-    at it may be that of a lost worker: it is waited for.
+    That process may be one that outlived its comparison or its worker. ``env`` are environment
+    variables beside those of this process.
     """
     if options.home is not None and not job.folder.is_dir():
         return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
     RUNNING.append(options.owner)
     try:
+        awaited = False
         while options.owner not in STOPPED:
             with locks.held(job.folder) as lock:
                 if lock is not None:  # another process may have done it since it was planned
                     return Outcome(DONE) if job.is_done() else _done(job, options, env or {}, lock)
-            if options.home is None:
-                holder = locks.holder(job.folder)
-                return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
+            if not awaited:
+                print(f"{job.name}: {locks.holder(job.folder)} works on it and is awaited")
+            awaited = True
             time.sleep(0.5)
         return Outcome(FAILED, "stopped")
     finally:
@@ -310,9 +311,8 @@ def execute(
 ) -> dict[str, str]:
     """Run what is not done yet, in this order; returns the names of runs without results, and why.
 
-    A run that was killed goes on from its last checkpoint, or begins again. One that another
-    process works on is left to it (``elsewhere``). After one that fails (``failed``) the others go
-    on. An interrupt cancels those that wait; closing the executor ends those that run.
+    A run that was killed goes on from its last checkpoint, or begins again. After one that fails
+    the others go on. An interrupt cancels those that wait; closing the executor ends the others.
 
     Args:
         jobs: each with a folder of its own.

@@ -94,11 +94,11 @@ class Experiment:
 
 def comparison(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
     """What compare.py's flags describe; ``argv`` are those that belong to the script."""
-    script, own = script_of(options), defaultdict[str, dict[str, Any]](dict)
+    script, extra = script_of(options), defaultdict[str, dict[str, Any]](dict)
     for text in options.variant_flags:
         name, _, flags = text.partition(":")
-        own[name] |= script.schema.read(shlex.split(flags))
-    chosen = arms.chosen(options, script, own)
+        extra[name] |= script.schema.read(shlex.split(flags))
+    chosen = arms.chosen(options, script, extra)
     return experiment(options, script, chosen, common_flags(script, argv))
 
 

@@ -178,7 +178,8 @@ class Schema(Generic[Data, Model]):
             group(**{each.name: every[each.name] for each in fields(group)})
             for group in self.groups
         )
-        settings = {name: value for name, value in values.items() if variants.owners(name)}
+        script_flags = {each.name for group in self.groups for each in fields(group)}
+        settings = {name: value for name, value in values.items() if name not in script_flags}
         return Run(data, model, train, filters, variants.config_of(filters.variant, settings))
 
     def read(self, argv: Sequence[str]) -> dict[str, Any]:
@@ -189,7 +190,7 @@ class Schema(Generic[Data, Model]):
         values = self.read_argv(argv)
         if (path := values.pop("recipe", None)) is None:
             return values
-        flags = self.typed(recipes.read(path, self.flags()))
+        flags = self.typed(recipes.read(path), f"recipe {path}")
         if (variant := values.get("variant")) not in (None, flags.get("variant")):
             flags = variants.fitting(flags, variant)
             if "variant" in flags:
@@ -209,19 +210,22 @@ class Schema(Generic[Data, Model]):
             values["do_eval_only"] = True
         return {name: values[name] for name in self.flags() if values[name] is not None}
 
-    def typed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def typed(self, values: Mapping[Any, Any], source: str) -> dict[str, Any]:
         """Values as YAML has them in their flags' types; those that are null are left out.
 
-        Raises ``Refused`` for those that cannot be.
+        Raises ``Refused`` for those that cannot be, and for flags that the ``source`` cannot have.
         """
-        made = {}
+        names, made = [name for name in self.flags() if name != "recipe"], {}
+        if unknown := {str(name): value for name, value in values.items() if name not in names}:
+            remedy = meant(unknown, names, "Drop or rename it.")
+            raise refusal(f"{source}, flag {', '.join(unknown)}", unknown, ", ".join(names), remedy)
         for name, value in values.items():
             _, kind, repeats, _ = self.flags()[name]
             if value is not None and repeats:
                 several = value if isinstance(value, list) else [value]
-                made[name] = [_typed(name, each, kind) for each in several]
+                made[name] = [_typed(f"{source}, {name}", each, kind) for each in several]
             elif value is not None:
-                made[name] = _typed(name, value, kind)
+                made[name] = _typed(f"{source}, {name}", value, kind)
         return made
 
     def parser(self) -> argparse.ArgumentParser:
@@ -241,7 +245,7 @@ class Schema(Generic[Data, Model]):
             if each.field.default is MISSING
         ]
         usage = f"%(prog)s {''.join(needed)}[--FLAG VALUE ...]"
-        parser = _Parser(groups, description=self.description, usage=usage, epilog=_epilog(flags))
+        parser = _Parser(groups, description=self.description, usage=usage, epilog=self._epilog())
         # transformers' own, of which two together mean one of ours
         for name in ("fp16", "bf16"):
             as_ours: dict[str, Any] = {"action": "store_const", "dest": "mixed_precision"}
@@ -250,14 +254,13 @@ class Schema(Generic[Data, Model]):
             parser.add_argument(f"--{name}", help=argparse.SUPPRESS, action="store_true")
         return parser
 
-
-def _epilog(flags: Mapping[str, _Flag]) -> str:
-    """The names of the flags that have no line of their own."""
-    hidden = [n for n, each in flags.items() if each.field.metadata["help"] == argparse.SUPPRESS]
-    rare = [name for name in hidden if not variants.owners(name)]
-    filters = (f"  {name}: {variants.summary(name)}" for name in ga.variant_configs())
-    lines = [", ".join(rare[i : i + 4]) for i in range(0, len(rare), 4)]
-    return EPILOG.format(rare=",\n".join(f"  {x}" for x in lines), filters="\n".join(filters))
+    def _epilog(self) -> str:
+        """The names of the flags that have no line of their own."""
+        every = [each for group in self.groups for each in fields(group)]
+        rare = [each.name for each in every if each.metadata["help"] == argparse.SUPPRESS]
+        lines = [f"  {', '.join(rare[i : i + 4])}" for i in range(0, len(rare), 4)]
+        filters = (f"  {name}: {variants.summary(name)}" for name in ga.variant_configs())
+        return EPILOG.format(rare=",\n".join(lines), filters="\n".join(filters))
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:

@@ -72,7 +72,7 @@ class Study:
         called = parser.parse_args([], argparse.Namespace(**named))
         script, sources = plan.script_of(called), _sources(options)
         texts = {n: v.format(**sources) if isinstance(v, str) else v for n, v in self.flags.items()}
-        common = script.schema.typed(texts)
+        common = script.schema.typed(texts, self.name)
         if self.space is None:
             chosen = arms.chosen(called, script, self.own)
             return plan.experiment(called, script, chosen, common)

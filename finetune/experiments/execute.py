@@ -18,8 +18,8 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -163,14 +163,13 @@ class Options:
     Attributes:
         launcher: what stands before the script; empty is this Python.
         keep_models: whether finished runs keep their weights.
-        home: of runs on other machines the folder in which relative paths begin; they end with
-            the process that does them. None is this machine, where a run outlives its process.
+        home: the folder in which relative paths begin, on other machines as on this one.
         owner: for whom; `stop` takes it.
     """
 
     launcher: Sequence[str] = ()
     keep_models: bool = False
-    home: Path | None = None
+    home: Path = field(default_factory=Path.cwd)
     owner: str = ""
 
 
@@ -194,10 +193,10 @@ class Outcome:
 def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
     """Do a run from its beginning or its last checkpoint; one that another process does is awaited.
 
-    That process may be one that outlived its comparison or its worker. ``env`` are environment
+    That process may be of another comparison, or of a lost worker. ``env`` are environment
     variables beside those of this process.
     """
-    if options.home is not None and not job.folder.is_dir():
+    if not job.folder.is_dir():
         return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
     RUNNING.append(options.owner)
     try:
@@ -226,10 +225,9 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
     command, settings, began = job.command(options.launcher), job.run.deciding(), time.monotonic()
     record = {"command": command, "settings": settings, "keep_models": options.keep_models}
     write_json(job.folder / RECORD, record)
-    with nullcontext() if options.home is None else _leash() as leash:
+    with _leash() as leash:
         child = _started(job, command, options.home, env, lock)
-        if leash is not None:
-            leash.write(b"%d\n" % child.pid)
+        leash.write(b"%d\n" % child.pid)
         locks.write_holder(lock, child.pid)
         code = _waited(child, options.owner)
     if not job.is_done():
@@ -247,9 +245,9 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
 
 
 def _started(
-    job: Job, command: Sequence[str], home: Path | None, env: Mapping[str, str], lock: int
+    job: Job, command: Sequence[str], home: Path, env: Mapping[str, str], lock: int
 ) -> subprocess.Popen[bytes]:
-    """Start the command. It holds the folder's lock too, even as an orphan."""
+    """Start the command. It holds the folder's lock too, until it ends."""
     with (job.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join(command)}\n")
         log.flush()
@@ -328,6 +326,8 @@ def execute(
     for job in () if options.keep_models else jobs:
         job.remove_weights()  # of runs whose parent was killed before it could
     waiting = [job for job in jobs if not job.is_done()]
+    for job in waiting:
+        job.folder.mkdir(parents=True, exist_ok=True)  # every machine has to see it
     missing: dict[str, str] = {}
     submit: Callable[..., Future[Outcome]] = executor.submit
     if before := len(jobs) - len(waiting):

@@ -129,8 +129,7 @@ def dask(address: str, env: Mapping[str, str], processes: int | None = None) -> 
 
     def call(job: Job, options: Options) -> Outcome:
         # Not pure: a run that has failed may be submitted again.
-        sent = _sent(job, options)
-        outcome: Outcome = client.submit(execute.do, *sent, env, pure=False).result()
+        outcome: Outcome = client.submit(execute.do, job, options, env, pure=False).result()
         return outcome
 
     def close(owner: str) -> None:
@@ -159,7 +158,7 @@ def slurm(
 
     def call(job: Job, options: Options) -> Outcome:
         with submitting:  # one after another, for the scheduler's sake
-            submitted = jobs.submit(Requeued(), *_sent(job, options), env)
+            submitted = jobs.submit(Requeued(), job, options, env)
         while not submitted.done():
             if closing.wait(1):
                 submitted.cancel(check=False)
@@ -208,15 +207,6 @@ def _submitit(texts: Sequence[str], folder: Path) -> Any:
         remedy = " ".join(str(error).split())
         raise refusal("executor_options", " ".join(texts), allowed, remedy) from error
     return executor
-
-
-def _sent(job: Job, options: Options) -> tuple[Job, Options]:
-    """What another machine gets: there relative paths begin in the folder in which they do here."""
-    home = Path.cwd()
-    folder = home / job.folder
-    folder.mkdir(parents=True, exist_ok=True)  # what it has to see
-    run = job.run.training(output_dir=str(folder))
-    return replace(job, script=home / job.script, run=run), replace(options, home=home)
 
 
 def _threads(threads: int | None) -> dict[str, str]:

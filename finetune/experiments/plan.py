@@ -87,9 +87,9 @@ class Experiment:
             known = tasks.get(task, self.script.family)
             metric = f"eval_{known.main_metric}{known.validation_splits[0].key_suffix}"
         name = f"{task or OWN_DATA}/{arm.name}/seed-{seed}"
-        run = run.training(seed=seed, output_dir=str(self.options.output_dir / name))
+        run = run.training(seed=seed, output_dir=str(self.options.output_dir.absolute() / name))
         title = task or run.data.own_name or OWN_DATA
-        return Job(name, self.script.path, run, arm, title, metric)
+        return Job(name, self.script.path.absolute(), run, arm, title, metric)
 
 
 def comparison(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:

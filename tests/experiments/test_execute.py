@@ -211,18 +211,29 @@ def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_an_orphan_keeps_its_folder_until_it_ends(fake: Path) -> None:
-    run, other = job_of(fake, 1, "wait"), job_of(fake, 2)
+def test_a_run_ends_with_its_killed_comparison_and_goes_on_with_the_next(fake: Path) -> None:
+    run = job_of(fake, 1, "wait")
     process, child = parent(run), child_of(run)
     process.kill()
     process.join(200)
-    with executors.local([{}] * 2) as executor:
-        awaited = ThreadPoolExecutor().submit(run_all, [run, other], executor=executor)
+    assert run_all([run]) == {}
+    assert not is_alive(child)
+    assert "begins True" in (run.folder / execute.LOG).read_text()
+
+
+def test_a_run_that_another_comparison_does_is_awaited(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other = job_of(fake, 1, "wait"), job_of(fake, 2)
+    process, child = parent(run), child_of(run)
+    with executors.local([{}] * 2) as executor, ThreadPoolExecutor() as threads:
+        second = threads.submit(run_all, [run, other], executor=executor)
         wait_for(other.is_done)
-        assert is_alive(child)
-        assert not awaited.done()
+        assert not second.done()
         os.kill(child, signal.SIGKILL)
-        assert awaited.result(200) == {}
+        assert second.result(200) == {}
+    process.join(200)
+    assert f"seed-1: process {child} on " in capsys.readouterr().out
     assert "begins True" in (run.folder / execute.LOG).read_text()
 
 

@@ -124,6 +124,14 @@ class TaskResult:
         """The same as a sign."""
         return "↑" if self.greater_is_better else "↓"
 
+    def direction_of(self, paired: Paired) -> str:
+        """Whether an arm's mean is better or worse than the baseline's."""
+        return "better" if (paired.mean > 0) == self.greater_is_better else "worse"
+
+    def baseline_mean(self, paired: Paired) -> float:
+        """The baseline's mean over the seeds of these pairs."""
+        return fmean(self.arms[0].values[seed] for seed in paired.differences)
+
     @property
     def settings(self) -> list[ArmResult]:
         """The arms that are settings of a sweep; none of a comparison."""

@@ -48,6 +48,8 @@ BLIND = "Put output_dir on a file system that all machines share under the same 
 RUNNING: list[str] = []  # for each run of this process, whom it is done for
 STOPPED: set[str] = set()  # those for whom this process does no more runs
 
+Child = subprocess.Popen[bytes]
+
 # Reads a process group's number, and ends that group if its input ends without another line.
 LEASH = f"""trap '' INT TERM
 read -r group && ! read -r ended && kill -s TERM -- "-$group" &&
@@ -164,12 +166,14 @@ class Options:
         launcher: what stands before the script; empty is this Python.
         keep_models: whether finished runs keep their weights.
         home: the folder in which relative paths begin, on other machines as on this one.
+        env: environment variables beside those of the process that does the run.
         owner: for whom; `stop` takes it.
     """
 
     launcher: Sequence[str] = ()
     keep_models: bool = False
     home: Path = field(default_factory=Path.cwd)
+    env: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
 
 
@@ -190,11 +194,10 @@ class Outcome:
     refusal: str = ""
 
 
-def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
+def do(job: Job, options: Options) -> Outcome:
     """Do a run from its beginning or its last checkpoint; one that another process does is awaited.
 
-    That process may be of another comparison, or of a lost worker. ``env`` are environment
-    variables beside those of this process.
+    That process may be of another comparison, or of a lost worker.
     """
     if not job.folder.is_dir():
         return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
@@ -204,7 +207,7 @@ def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outc
         while options.owner not in STOPPED:
             with locks.held(job.folder) as lock:
                 if lock is not None:  # another process may have done it since it was planned
-                    return Outcome(DONE) if job.is_done() else _done(job, options, env or {}, lock)
+                    return Outcome(DONE) if job.is_done() else _done(job, options, lock)
             if not awaited:
                 print(f"{job.name}: {locks.holder(job.folder)} works on it and is awaited")
             awaited = True
@@ -220,13 +223,13 @@ def stop(owner: str) -> int:
     return RUNNING.count(owner)
 
 
-def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
+def _done(job: Job, options: Options, lock: int) -> Outcome:
     job.write_settings()
     command, settings, began = job.command(options.launcher), job.run.deciding(), time.monotonic()
     record = {"command": command, "settings": settings, "keep_models": options.keep_models}
     write_json(job.folder / RECORD, record)
     with _leash() as leash:
-        child = _started(job, command, options.home, env, lock)
+        child = _started(job, command, options, lock)
         leash.write(b"%d\n" % child.pid)
         locks.write_holder(lock, child.pid)
         code = _waited(child, options.owner)
@@ -244,9 +247,7 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
     return Outcome(DONE, seconds=seconds)
 
 
-def _started(
-    job: Job, command: Sequence[str], home: Path, env: Mapping[str, str], lock: int
-) -> subprocess.Popen[bytes]:
+def _started(job: Job, command: Sequence[str], options: Options, lock: int) -> Child:
     """Start the command. It holds the folder's lock too, until it ends."""
     with (job.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join(command)}\n")
@@ -256,8 +257,8 @@ def _started(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=home,
-            env=os.environ | dict(env),
+            cwd=options.home,
+            env=os.environ | dict(options.env),
             start_new_session=True,  # Ctrl-C reaches us alone, and its helpers end with it
             pass_fds=(lock,),
         )
@@ -275,7 +276,7 @@ def _leash() -> Iterator[IO[bytes]]:
         shell.communicate(b"ended\n")
 
 
-def _waited(child: subprocess.Popen[bytes], owner: str) -> int:
+def _waited(child: Child, owner: str) -> int:
     """Its exit code; once stopped, it ends with all that it has started, at last by force."""
     while owner not in STOPPED:
         with suppress(subprocess.TimeoutExpired):

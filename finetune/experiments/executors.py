@@ -104,7 +104,7 @@ def local(environments: Sequence[Mapping[str, str]] = ({},)) -> Executor:
     def call(job: Job, options: Options) -> Outcome:
         env = free.get()
         try:
-            return execute.do(job, options, env)
+            return execute.do(job, replace(options, env=env))
         finally:
             free.put(env)
 
@@ -129,7 +129,8 @@ def dask(address: str, env: Mapping[str, str], processes: int | None = None) -> 
 
     def call(job: Job, options: Options) -> Outcome:
         # Not pure: a run that has failed may be submitted again.
-        outcome: Outcome = client.submit(execute.do, job, options, env, pure=False).result()
+        sent = replace(options, env=env)
+        outcome: Outcome = client.submit(execute.do, job, sent, pure=False).result()
         return outcome
 
     def close(owner: str) -> None:
@@ -158,7 +159,7 @@ def slurm(
 
     def call(job: Job, options: Options) -> Outcome:
         with submitting:  # one after another, for the scheduler's sake
-            submitted = jobs.submit(Requeued(), job, options, env)
+            submitted = jobs.submit(Requeued(), job, replace(options, env=env))
         while not submitted.done():
             if closing.wait(1):
                 submitted.cancel(check=False)
@@ -174,8 +175,8 @@ def slurm(
 class Requeued:
     """What a job calls, and calls again where slurm has preempted it or its time was over."""
 
-    def __call__(self, job: Job, options: Options, env: Mapping[str, str]) -> Outcome:
-        return execute.do(job, options, env)
+    def __call__(self, job: Job, options: Options) -> Outcome:
+        return execute.do(job, options)
 
     def checkpoint(self, *arguments: Any) -> Any:
         """What submitit calls next: the same, since the run has checkpoints of its own."""

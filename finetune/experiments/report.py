@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pandas as pd
@@ -259,12 +258,12 @@ def _sweep_legend(task: TaskResult) -> list[str]:
 
 def arms_as_text(arms: Sequence[ArmResult]) -> str:
     """Each arm's own flags, as on the command line."""
-    pairs = zip(arms, own_flags(arms), strict=True)
+    pairs = zip(arms, differing_flags(arms), strict=True)
     texts = [f"{arm.name}: {' '.join(recipes.argv(flags))}" for arm, flags in pairs]
     return f"Arms: {'; '.join(texts)}."
 
 
-def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
+def differing_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
     """For each arm the flags that not all arms have with the same value, its variant first."""
     common = [n for n, v in arms[0].flags.items() if all(a.flags.get(n) == v for a in arms)]
     return [
@@ -347,7 +346,7 @@ def verdict(task: TaskResult, arm: ArmResult, count: int) -> str:
     if paired is None:
         return f"{name}: no verdict, no seed ended both with it and with {baseline}."
     pairs, facts = len(paired.differences), _facts(task, arm, paired)
-    direction = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
+    direction = task.direction_of(paired)
     needed = statistics.pairs_needed(count)
     short = f" ({needed} seeds are needed to show one among {count})" if pairs < needed else ""
     corrected = f", {paired.corrected_p:.2g} corrected for {count} comparisons" if count > 1 else ""
@@ -381,7 +380,7 @@ def in_per_cent(change: float, before: float) -> str:
 def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
     places, interval = decimals(task), paired.interval
     text = f" (95 % interval {interval.as_text(places)})" if interval else ""
-    plain = mean(task.arms[0].values[seed] for seed in paired.differences)
+    plain = task.baseline_mean(paired)
     share = f", {in_per_cent(paired.mean, plain)} of {plain:.{places}f}" if plain else ""
     # Runs that diverged are not missing by chance.
     lost = len({*arm.values, *arm.missing} - {*paired.differences})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median, stdev
 from typing import Any
 
 from finetune.engine.results import write_json
@@ -55,7 +55,9 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
             | {
                 "arms": [
                     arm | {"flags": {"variant": arm["flags"]["variant"], **flags}}
-                    for arm, flags in zip(task["arms"], report.own_flags(results.arms), strict=True)
+                    for arm, flags in zip(
+                        task["arms"], report.differing_flags(results.arms), strict=True
+                    )
                 ]
             }
             for task, results in zip(kept["tasks"], analyze.results_of(numbers), strict=True)
@@ -144,9 +146,8 @@ def verdict(task: TaskResult, paired: Paired) -> str:
     """Whether an arm is better, worse or neither was shown; and whether that counts."""
     if paired.corrected_p > LEVEL:
         return "not shown"
-    direction = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
-    counts = abs(100 * paired.mean) > margin(task.metric) * abs(_before(task, paired))
-    return direction if counts else f"{direction}, within the margin"
+    size, least = abs(100 * paired.mean), margin(task.metric) * abs(task.baseline_mean(paired))
+    return task.direction_of(paired) + ("" if size > least else ", within the margin")
 
 
 def signal_to_noise(task: TaskResult) -> tuple[float, float] | None:
@@ -177,7 +178,7 @@ def _study(study: Study, task: TaskResult) -> dict[str, str]:
 def _row(arm: ArmResult, task: TaskResult, effect: Effect | None) -> dict[str, str]:
     paired = arm.paired
     assert paired is not None
-    before = _before(task, paired)
+    before = task.baseline_mean(paired)
     ends = paired.interval.ends if paired.interval else ()
     change, is_inside = _of_paper(effect, [end / abs(before) for end in ends if before])
     return {
@@ -189,11 +190,6 @@ def _row(arm: ArmResult, task: TaskResult, effect: Effect | None) -> dict[str, s
         "in our interval": is_inside,
         "verdict": verdict(task, paired),
     }
-
-
-def _before(task: TaskResult, paired: Paired) -> float:
-    """The mean of what an arm is held against, over its seeds."""
-    return fmean(task.arms[0].values[seed] for seed in paired.differences)
 
 
 def _of_paper(effect: Effect | None, ends: Sequence[float]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ HOW = ("processes", "threads", "report_only")  # flags of evidence.py that its e
 class Study:
     """A row of `evidence.yaml`, which explains each field: a comparison, or with a space a sweep.
 
-    ``own`` are arms beside the file's, by name their flags; ``effects``
+    ``variant_flags`` are arms beside the file's, by name their flags; ``effects``
     the papers' own figures for an arm: before, after, and where, if that is not plain; or a text.
     ``again`` are arms that are the same runs as those of a study before. With ``reads``, there is a
     look inside the models of all complete seeds.
@@ -44,7 +44,7 @@ class Study:
     space: str | None = None
     arms: str | None = None
     variants: Sequence[str] = ()
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variant_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline: str | None = None
     metric: str | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Study:
         texts = {n: v.format(**sources) if isinstance(v, str) else v for n, v in self.flags.items()}
         common = script.schema.typed(texts, self.name)
         if self.space is None:
-            chosen = arms.chosen(called, script, self.own)
+            chosen = arms.chosen(called, script, self.variant_flags)
             return plan.experiment(called, script, chosen, common)
         path = f"{folder}/spaces/{self.space}.yaml"
         space = arms.read_space(path, script, checked_variant(self.variant))

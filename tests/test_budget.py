@@ -31,7 +31,7 @@ LINES = {  # a folder, or the files that lie in it alone: at most, and what they
     "hf_graphattn/sharing": (300, "the card, the repository"),
     "hf_graphattn/shell": (300, "graphattn: four commands; texts and images for diagnose"),
     "hf_graphattn/variants": (1000, "eighteen variants, where each is plain, what they share"),
-    "finetune/*.py": (450, "the scripts, and their errors and log"),
+    "finetune/*.py": (400, "the scripts, and their errors and log"),
     "finetune/data": (1650, "files of any origin, checked row by row, and batches"),
     "finetune/demo": (150, "what `make demo` runs"),
     "finetune/engine": (1400, "one run: the loop, exact checkpoints, results, pushing"),

@@ -126,8 +126,8 @@ def chosen(options: Namespace, script: Script, extra: Mapping[str, Mapping[str, 
     Raises:
         Refused: for a file, name, flag or variant that cannot be.
     """
-    variants_alone = {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
-    known = read(options.arms) if options.arms else variants_alone
+    every: dict[str, dict[str, Any]] = {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
+    known = read(options.arms) if options.arms else every
     is_listed = bool(options.variants or options.arms or not extra)
     names = [*(options.variants or known)] if is_listed else []
     names += [name for name in extra if name not in names]

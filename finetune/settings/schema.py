@@ -232,7 +232,8 @@ class Schema(Generic[Data, Model]):
         """Reads words into values; a flag that is not given is None."""
         flags, headings = self.flags(), defaultdict[str, list[tuple[str, Any, Any]]](list)
         for name, each in flags.items():
-            kind = list[each.kind] if each.repeats else each.kind
+            scalar = each.kind
+            kind: Any = list[scalar] if each.repeats else scalar  # type: ignore[valid-type]
             optional = field(default=None, metadata=each.field.metadata)
             headings[each.heading].append((name, kind, optional))
         groups = [

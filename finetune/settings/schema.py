@@ -73,36 +73,41 @@ class Run(Generic[Data, Model]):
 
     def flat(self) -> dict[str, Any]:
         """Every flag's value by its name; of the variant's flags, those its config has."""
-        return {each.name: getattr(group, each.name) for group, each in self._fields()}
+        return {each.name: value for each, value in self.values()}
 
     def flags(self) -> dict[str, Any]:
-        """The flags that are not at their defaults, as YAML and a command line have them."""
-        values = {f.name: (getattr(group, f.name), f.default) for group, f in self._fields()}
-        changed = {name: value for name, (value, default) in values.items() if value != default}
+        """The variant and the flags that are not at their defaults, as YAML has them."""
         return {
-            n: (list(v) or ["none"]) if isinstance(v, list | tuple) else v
-            for n, v in changed.items()
+            each.name: value if value != [] else ["none"]
+            for each, value in self.values()
+            if each.name == "variant" or value != _as_list(each.default)
         }
 
     def deciding(self) -> dict[str, Any]:
         """The flags that decide the run's numbers: all but the free ones."""
-        return {f.name: getattr(group, f.name) for group, f in self._fields() if f.compare}
+        return {each.name: value for each, value in self.values() if each.compare}
 
     def defaults(self) -> dict[str, Any]:
         """What each flag is where it is not given, of those that need not be given."""
-        return {f.name: f.default for _, f in self._fields() if f.default is not MISSING}
+        return {f.name: f.default for f, _ in self.values() if f.default is not MISSING}
 
     def paths(self) -> set[str]:
         """The names of the flags whose values may be files or folders."""
-        return {f.name for _, f in self._fields() if f.metadata.get("metavar", "").endswith(PATH)}
+        return {f.name for f, _ in self.values() if f.metadata.get("metavar", "").endswith(PATH)}
 
     def learns_scalars(self) -> bool:
         """Whether the filter has scalars that are trained."""
         return bool(getattr(self.variant, "trainable", ()))
 
-    def _fields(self) -> Iterator[tuple[Any, Field[Any]]]:
+    def values(self) -> Iterator[tuple[Field[Any], Any]]:
+        """Every flag's dataclass field with its value; those of several are lists."""
         for group in (self.data, self.model, self.train, self.filter, self.variant):
-            yield from ((group, each) for each in (fields(group) if group is not None else ()))
+            for each in fields(group) if group is not None else ():
+                yield each, _as_list(getattr(group, each.name))
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 class _Parser(LineParser, HfArgumentParser):
@@ -292,8 +297,8 @@ def _check_sources(run: Run[Any, Any]) -> None:
     if run.model.revision is not None and Path(run.model.origin or "").is_dir():
         without = f"None with {run.model.origin}, a folder, which has no revisions"
         raise refusal("revision", run.model.revision, without, "Drop the flag, or give a hub id.")
-    for group, each in run._fields():
-        kind, value = each.metadata.get("metavar"), getattr(group, each.name)
+    for each, value in run.values():
+        kind = each.metadata.get("metavar")
         if kind in allowed and value is not None and not os.path.exists(value):
             is_id = not value.startswith((".", "~", "/")) and value.count("/") < 2
             if kind != ID_OR_PATH or not is_id:

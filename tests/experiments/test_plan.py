@@ -56,7 +56,7 @@ def test_common_settings_of_a_variant_go_to_its_arms_alone(tmp_path: Path) -> No
     jobs = planned(tmp_path, *common, variants=["none", "gfsa", "plat", "laplacian"])
     found = {job.arm.name: job.run.deciding() for job in jobs[:4]}
     assert found["gfsa"]["order"] == 5
-    assert found["plat"]["p"] in (1.9, (1.9,))
+    assert found["plat"]["p"] in (1.9, [1.9])
     assert "order" not in found["plat"]
     rates = {name: settings["filter_learning_rate"] for name, settings in found.items()}
     assert rates == {"none": None, "gfsa": 0.1, "plat": None, "laplacian": None}
@@ -113,7 +113,7 @@ def test_arms_of_a_file_and_of_flags(tmp_path: Path) -> None:
     )
     found = {job.arm.name: job.run.deciding() for job in jobs[:4]}
     assert list(found) == ["plain", "plat", "gfsa", "wide"]  # the baseline first
-    assert (found["plat"]["trainable"], found["plat"]["eps"]) == (("p",), 0.1)
+    assert (found["plat"]["trainable"], found["plat"]["eps"]) == (["p"], 0.1)
     assert (found["gfsa"]["order"], found["wide"]["order"], found["wide"]["w_0"]) == (7, 9, -0.001)
 
 

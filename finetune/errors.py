@@ -106,13 +106,13 @@ def diverged_logits() -> DivergedError:
     return DivergedError("The model's logits are NaN or infinite. Lower learning_rate.")
 
 
-def meant(wrong: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
-    """A question with the known names that look like the wrong ones, or else ``otherwise``.
+def meant(names: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
+    """A question with the known names that look like these, or else ``otherwise``.
 
     ``sign`` is put before each name.
     """
-    names = list(known)
-    close = dict.fromkeys(close for name in wrong for close in _alike(name, names))
+    every = list(known)
+    close = dict.fromkeys(close for name in names for close in _alike(name, every))
     return f"Did you mean {' or '.join(sign + name for name in close)}?" if close else otherwise
 
 
@@ -126,16 +126,16 @@ def near(name: str) -> str:
     return f"{question} " if question else ""
 
 
-def _alike(wrong: str, names: Sequence[str]) -> list[str]:
-    """The few names that have all words of the wrong one, as num_train_epochs has epochs.
+def _alike(name: str, known: Sequence[str]) -> list[str]:
+    """The few known names that have all parts of this one, as num_train_epochs has epochs.
 
     Of many those that begin with it; where there are none, those spelt like it.
     """
-    parts = set(wrong.lower().replace("-", "_").split("_"))
-    having = [name for name in names if parts <= set(name.lower().split("_"))]
+    parts = set(name.lower().replace("-", "_").split("_"))
+    having = [each for each in known if parts <= set(each.lower().split("_"))]
     if len(having) > FEW:
-        having = [name for name in having if name.startswith(wrong.lower())][:FEW]
-    return having or difflib.get_close_matches(wrong, names)
+        having = [each for each in having if each.startswith(name.lower())][:FEW]
+    return having or difflib.get_close_matches(name, known)
 
 
 def exit_with(main: Callable[[], object], stopped: str = STOPPED) -> NoReturn:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finetune.experiments import command_line
-from finetune.settings.parser import LineParser
+from finetune.settings.flags import LineParser
 from finetune.studies import ROOT, rows_by_name
 
 

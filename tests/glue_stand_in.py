@@ -21,7 +21,7 @@ if stop.exists() and out.parent.name != "none":
     sys.exit("stopped")
 order, w_0 = given.get("order", 3), given.get("w_0", 0.02)
 value = 0.5 + 0.01 * seed
-if given["variant"] != "none":
+if given.get("variant", "none") != "none":
     value += 0.1 - 0.01 * (order - 5) ** 2 - (w_0 - 0.02) ** 2
 name = "eval_matthews_correlation"
 found = {"settings": {"seed": seed}, name: value, "best": {"metric": name}, "history": []}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from finetune import glue
 from finetune.experiments import execute, executors
+from finetune.experiments.arms import PLAIN, Arm
 from finetune.experiments.execute import Job, Options
 
 # A run whose result depends on every step, and whose checkpoints hold all that the next step needs.
@@ -30,7 +33,7 @@ for step in range(first, 5):
     (aside / "state.json").write_text(json.dumps([step + 1, state]))
     (aside / "manifest.json").write_text("{}")
     aside.rename(out / f"step_{step + 1}")
-    if step == 1 and given["waits"]:
+    if step == 1 and given["model_name_or_path"] == "waits":
         time.sleep(600)
 results = {"settings": {"seed": given["seed"]}, "state": state}
 (out / "all_results.json").write_text(json.dumps(results))
@@ -48,11 +51,18 @@ def run_all(
         return execute.execute(jobs, options or Options(), own, **how)
 
 
+def made_job(script: Path, folder: Path, model: str, seed: int, **flags: Any) -> Job:
+    """A job of a stand-in for glue.py, which reads what to do as the name of its model."""
+    variant = flags.get("variant", "none")
+    arm = PLAIN if variant == "none" else Arm(variant, {"variant": variant})
+    values = {"model_name_or_path": model, "output_dir": str(folder), "seed": seed, **flags}
+    return Job(folder.name, script, glue.SCHEMA.run(values), arm)
+
+
 def job_of(folder: Path, seed: int, *, waits: bool = False) -> Job:
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    out = folder / "out" / f"seed-{seed}"
-    return Job(out.name, script, out, {"seed": seed, "waits": waits}, {"seed": seed})
+    return made_job(script, folder / "out" / f"seed-{seed}", "waits" if waits else "m", seed)
 
 
 def undisturbed(folder: Path, seed: int) -> dict:

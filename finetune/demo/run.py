@@ -5,9 +5,8 @@ arm of finetune/arms/fine-tuning.yaml; then a GPT-2 on text, a wav2vec 2.0 on Mo
 nothing a ViT on images, plainly and with GFSA. All runs of a script have the recipe beside this
 file; only the filter's flags differ.
 
-The first run is started with `accelerate launch`, as you would start yours. The others call the
-same script's `main` in worker processes with one thread each: torch is imported and the text is
-read once a worker, not once a run.
+Each run calls the script's `main` in a worker process with one thread: torch is imported and the
+text is read once a worker, not once a run.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import itertools
 import json
 import os
 import shlex
-import subprocess
-import sys
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -38,11 +35,6 @@ ARMS = ROOT / "finetune" / "arms" / "fine-tuning.yaml"
 FAMILIES = ("glue", "lm", "image_classification", "speech_recognition")
 IN_EVERY_FAMILY = (NO_VARIANT, "gfsa")  # the first family has every arm
 MOST_WORKERS = 4  # each takes a gigabyte of memory
-LAUNCH = (
-    "accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no "
-    "--dynamo_backend no --num_cpu_threads_per_process 1"
-)
-
 TITLES = {
     NO_VARIANT: "plain attention",
     "gain": "a gain a head, from 1",
@@ -53,12 +45,11 @@ TITLES = {
     "polynomial": "degree 2, learned from A",
 }
 FIRST = """\
-{runs} runs, {workers} at a time. The first is this command; the others call a script's main() with
-the arguments that such a command would have:
+{runs} runs, {workers} at a time. Each calls a script's main() with the arguments of a command like
 
-  {command}
+  accelerate launch finetune/{family}.py {arguments}
 
-Each run writes what it prints to log.txt in its folder below runs/demo. Finished, after seconds:
+and writes what it prints to log.txt in its folder below runs/demo. Finished, after seconds:
 """
 CAPTION = (
     "Every filter starts as plain attention and learns from there. One seed each: the table shows "
@@ -104,11 +95,6 @@ class Row:
         output = {"output_dir": str(self.folder), "overwrite_output_dir": True}
         return recipes.argv({"recipe": recipe, **self.flags, **output})
 
-    @property
-    def command(self) -> list[str]:
-        """The command that starts it through the launcher, on one thread."""
-        return [*LAUNCH.split(), f"finetune/{self.family}.py", *self.arguments]
-
     def results(self) -> dict[str, Any]:
         """The run's `all_results.json`."""
         values: dict[str, Any] = json.loads((self.folder / "all_results.json").read_text("utf-8"))
@@ -126,13 +112,6 @@ def planned() -> list[Row]:
     ]
 
 
-def launch(row: Row) -> None:
-    """Start a run through the launcher."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", *row.command[2:]]
-    with row.log.open("w") as log:
-        subprocess.run(command, stdout=log, stderr=log, check=True)
-
-
 def call(row: Row) -> None:
     """Call the script's `main` in this process, a worker; its output goes to the run's log."""
     with row.log.open("w") as log:
@@ -144,7 +123,7 @@ def call(row: Row) -> None:
 def execute(rows: list[Row], pool: Executor, console: Console) -> None:
     """Do all runs; one that fails ends the others too."""
     begin = time.monotonic()
-    jobs = {pool.submit(launch if row is rows[0] else call, row): row for row in rows}
+    jobs = {pool.submit(call, row): row for row in rows}
     try:
         with Progress(console=console, transient=True) as progress:
             for job in progress.track(as_completed(jobs), len(rows), description="runs"):
@@ -189,9 +168,8 @@ def main() -> None:
     console, rows = Console(highlight=False), planned()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     workers = min(cores or 1, MOST_WORKERS)
-    command = shlex.join(rows[0].command)
-    first = FIRST.format(runs=len(rows), workers=workers, command=command)
-    console.print(first, soft_wrap=True)
+    example = {"family": rows[0].family, "arguments": shlex.join(rows[0].arguments)}
+    console.print(FIRST.format(runs=len(rows), workers=workers, **example), soft_wrap=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         execute(rows, pool, console)
     console.print(table([(row, row.results()) for row in rows]))

@@ -28,6 +28,7 @@ from finetune.settings.groups import FILTER_RATE
 MOVED, COSTS = "filter_max_moved", ("filter_scalars", "seconds_per_step", "peak_memory_bytes")
 TYPICAL = (MOVED, *COSTS)
 NONE = "-"  # in a table, where there is no number
+EACH = ("seed", "output_dir")  # flags that each run of an arm has otherwise
 ORIGIN = {"versions": "versions", "git": "commit", "machine": "machine"}  # keys, and their names
 
 Record = dict[str, Any]
@@ -123,6 +124,14 @@ class TaskResult:
         """The same as a sign."""
         return "↑" if self.greater_is_better else "↓"
 
+    def direction_of(self, paired: Paired) -> str:
+        """Whether an arm's mean is better or worse than the baseline's."""
+        return "better" if (paired.mean > 0) == self.greater_is_better else "worse"
+
+    def baseline_mean(self, paired: Paired) -> float:
+        """The baseline's mean over the seeds of these pairs."""
+        return fmean(self.arms[0].values[seed] for seed in paired.differences)
+
     @property
     def settings(self) -> list[ArmResult]:
         """The arms that are settings of a sweep; none of a comparison."""
@@ -139,11 +148,6 @@ class TaskResult:
         return next((arm for arm in self.arms if not arm.setting and arm.values), None)
 
 
-def finished(jobs: Iterable[Job]) -> dict[str, Results]:
-    """What each run that has ended wrote, by the run's name."""
-    return {job.name: job.results() for job in jobs if job.is_done()}
-
-
 def gather(
     jobs: Sequence[Job],
     done: Mapping[str, Results],
@@ -156,24 +160,23 @@ def gather(
 
     Args:
         jobs: the grid.
-        done: what its finished runs wrote.
+        done: what its finished runs wrote, by the run's name.
         metric: which of their numbers, with or without ``eval_``; None is each task's main metric.
         missing: why a run has no results, by its name.
 
     Raises ``Refused`` if the runs have no such metric, or nothing says which way it is better.
     """
-    by_task = defaultdict[str, dict[str, list[Job]]](lambda: defaultdict(list))
+    by_task: dict[str, dict[str, list[Job]]] = {}
     for job in jobs:
-        by_task[job.task][job.arm].append(job)
+        by_task.setdefault(job.task, {}).setdefault(job.arm.name, []).append(job)
     results = []
     for task, by_arm in by_task.items():
-        ended = [job for of_arm in by_arm.values() for job in of_arm if job.name in done]
-        if ended:
+        if ended := [job for job in jobs if job.task == task and job.name in done]:
             first = done[ended[0].name]
             name = metric_name(metric, ended[0], first)
             arms = [_arm(of_arm, name, done, missing) for of_arm in by_arm.values()]
             results.append(TaskResult(task, name, greater_is_better(name, first), arms))
-    has_baseline = bool(results) and not jobs[0].setting
+    has_baseline = bool(results) and not jobs[0].arm.setting
     return against_baseline(results) if has_baseline else results
 
 
@@ -220,7 +223,7 @@ def _passes(arm: ArmResult) -> int:
     """How often the arm's filter attends; a variant that is not registered here counts once."""
     if arm.variant not in ga.variant_configs():
         return 1
-    settings = {n: v for n, v in arm.flags.items() if n in variants.settings_of(arm.variant)}
+    settings = {n: v for n, v in arm.flags.items() if arm.variant in variants.owners(n)}
     heads = math.lcm(*(len(v) or 1 for v in settings.values() if isinstance(v, list | tuple)))
     config = variants.config_of(arm.variant, settings)
     return 1 + config.build(heads).operands if config else 1
@@ -229,15 +232,19 @@ def _passes(arm: ArmResult) -> int:
 def _arm(
     jobs: Sequence[Job], metric: str, done: Mapping[str, Results], missing: Mapping[str, str]
 ) -> ArmResult:
+    arm, flags = jobs[0].arm, jobs[0].run.flags()
+    # The arm's come first, those too that are at their defaults.
+    flags = {n: v for n, v in {**arm.flags, **flags, **arm.flags}.items() if n not in EACH}
     runs = {job.seed: done[job.name] for job in jobs if job.name in done}
     values = {seed: run[metric] for seed, run in runs.items() if run.get(metric) is not None}
-    why = {job.seed: missing.get(job.name, "not run") for job in jobs}
-    why |= dict.fromkeys(runs, "no finite value")
-    flags = {name: value for name, value in jobs[0].flags.items() if name != "seed"}
-    without = {seed: reason for seed, reason in why.items() if seed not in values}
+    why = {
+        job.seed: "no finite value" if job.name in done else missing.get(job.name, "not run")
+        for job in jobs
+        if job.seed not in values
+    }
     known = {n: [v for r in runs.values() if (v := r.get(n)) is not None] for n in TYPICAL}
     typical = {name: median(numbers) if numbers else None for name, numbers in known.items()}
-    return ArmResult(jobs[0].arm, values, flags, jobs[0].setting, without, typical)
+    return ArmResult(arm.name, values, flags, arm.setting, why, typical)
 
 
 def _paired(task: TaskResult, arm: ArmResult) -> Paired | None:
@@ -289,28 +296,21 @@ def optimism(settings: Sequence[ArmResult]) -> float | None:
     return math.sqrt(variance / seeds) * expected_maximum(count)
 
 
-def warnings(results: Sequence[TaskResult], jobs: Sequence[Job]) -> list[str]:
+def warnings(results: Sequence[TaskResult], jobs: Sequence[Job]) -> Iterator[str]:
     """A line for each sign that a table says nothing: one answer for all rows, zeros, ties."""
-    lines = []
     for task in results:
-        zero = [arm.name for arm in task.arms if arm.values and not any(arm.values.values())]
-        zeros = f"{', '.join(zero)}: {task.title} is 0 in all seeds."
-        lines += [
-            f"Warning: {task.task}, {text}"
-            for text in (
-                *_constant(task, jobs),
-                *([zeros] if zero and task.greater_is_better else []),  # no error is no fault
-                *_ties(task),
-            )
-        ]
-    return lines
+        zeros = [arm.name for arm in task.arms if arm.values and not any(arm.values.values())]
+        texts = [*_constant(task, jobs)]
+        if zeros and task.greater_is_better:  # no error is no fault
+            texts.append(f"{', '.join(zeros)}: {task.title} is 0 in all seeds.")
+        yield from (f"Warning: {task.task}, {text}" for text in (*texts, *_ties(task)))
 
 
 def _constant(task: TaskResult, jobs: Sequence[Job]) -> Iterator[str]:
     """Runs that give every row the same answer, though the rows' labels differ."""
     seeds, ended = defaultdict(list), {(arm.name, seed) for arm in task.arms for seed in arm.values}
     for job in jobs:
-        if job.task == task.task and (job.arm, job.seed) in ended:
+        if job.task == task.task and (job.arm.name, job.seed) in ended:
             files = evaluated(job.folder)
             end = max((end for end in files if task.metric.endswith(end)), key=len, default=None)
             if end is not None and (text := constant(files[end])) is not None:

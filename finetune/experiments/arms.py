@@ -7,17 +7,16 @@ import importlib
 import itertools
 import math
 import re
-import shlex
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import hf_graphattn as ga
 import tasks
-from finetune.errors import Refused, meant, refusal
+from finetune.errors import meant, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run, Schema
@@ -41,6 +40,30 @@ def families() -> list[str]:
     """The families of tasks that a script of this project runs."""
     names = dict.fromkeys(family for family, _ in tasks.registered() if family)
     return [family for family in names if find_spec(f"finetune.{family}") is not None]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things compared.
+
+    Attributes:
+        name: also that of its runs' folder.
+        flags: those that it sets, by name; ``variant`` is among them.
+        setting: of a sweep, the value of each swept flag, None where the flag is not given.
+    """
+
+    name: str
+    flags: Mapping[str, Any]
+    setting: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[^\W_][\w.+-]*", self.name):
+            allowed = "a letter or digit, then letters, digits and any of - _ . +"
+            remedy = "It names a folder: choose another name."
+            raise refusal("an arm's name", self.name, allowed, remedy)
+
+
+PLAIN = Arm(NO_VARIANT, {"variant": NO_VARIANT})
 
 
 @dataclass(frozen=True)
@@ -68,72 +91,54 @@ class Script:
         schema: Schema[Any, Any] = importlib.import_module(f"finetune.{self.family}").SCHEMA
         return schema
 
-    def run(self, flags: Mapping[str, Any]) -> Run[Any, Any]:
-        """The run of these flags; ``output_dir`` may be missing.
+    def run(self, arm: Arm, common: Mapping[str, Any]) -> Run[Any, Any]:
+        """The run of an arm; its seed and its folder are still to be set.
+
+        Of the common flags, a variant's setting, like ``order``, is left out for the arms of other
+        variants, and ``filter_learning_rate`` for those that learn no scalar.
 
         Raises ``Refused`` for flags that the script would refuse before it loads anything, and for
-        a learning rate of scalars that are not learned.
+        an arm's own learning rate of scalars that are not learned.
         """
-        run = self.schema.run({"output_dir": ".", **flags})
+        others = variants.fitting(common, arm.flags["variant"])
+        run = self.schema.run({"output_dir": ".", **others, **arm.flags})
         rate = run.filter.filter_learning_rate
-        if rate is not None and run.variant is not None and not run.learns_scalars():
+        if rate is None or run.learns_scalars():
+            return run
+        if FILTER_RATE in arm.flags:
             name = f"{FILTER_RATE} with variant {run.filter.variant}"
             remedy = "Drop the flag, or name the scalars to learn with --trainable."
             raise refusal(name, rate, "with a variant that learns scalars", remedy)
-        return run
+        return replace(run, filter=replace(run.filter, filter_learning_rate=None))
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One of the things compared.
-
-    Attributes:
-        name: also that of its runs' folder.
-        flags: by name; ``variant`` is among them.
-        setting: of a sweep, the value of each swept flag, None where the flag is not given.
-    """
-
-    name: str
-    flags: Mapping[str, Any]
-    setting: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[^\W_][\w.+-]*", self.name):
-            allowed = "a letter or digit, then letters, digits and any of - _ . +"
-            remedy = "It names a folder: choose another name."
-            raise refusal("an arm's name", self.name, allowed, remedy)
-
-
-PLAIN = Arm(NO_VARIANT, {"variant": NO_VARIANT})
-
-
-def chosen(options: Namespace, script: Script) -> list[Arm]:
+def chosen(options: Namespace, script: Script, extra: Mapping[str, Mapping[str, Any]]) -> list[Arm]:
     """The arms to compare, the baseline first: plain attention, or else the first of all.
 
-    Without --variants they are all of the file --arms, else those that --variant_flags names beside
-    plain attention, else every registered variant.
+    Without --variants they are all of the file --arms, else those of ``extra`` beside plain
+    attention, else every registered variant.
+
+    Args:
+        options: the flags of compare.py.
+        script: which the arms run.
+        extra: the flags of --variant_flags by the arm's name.
 
     Raises:
         Refused: for a file, name, flag or variant that cannot be.
     """
-    path, baseline = options.arms, options.baseline
-    known = read(path) if path else {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
-    are_all = options.variants or path or not options.variant_flags
-    names = list(options.variants or known) if are_all else []
-    flags: dict[str, dict[str, Any]] = {name: known.get(name, {}) for name in names}
-    for text in options.variant_flags:
-        name, _, rest = text.partition(":")
-        names += [] if name in flags else [name]
-        more = script.schema.read(shlex.split(rest))
-        flags[name] = {**flags.get(name, known.get(name, {})), **more}
-    arms = [_arm(name, flags[name], [*known], script) for name in names]
+    every: dict[str, dict[str, Any]] = {name: {} for name in (NO_VARIANT, *ga.variant_configs())}
+    known = read(options.arms) if options.arms else every
+    is_listed = bool(options.variants or options.arms or not extra)
+    names = [*(options.variants or known)] if is_listed else []
+    names += [name for name in extra if name not in names]
+    arms = [_arm(n, {**known.get(n, {}), **extra.get(n, {})}, known, script) for n in names]
     plain = [arm.name for arm in arms if arm.flags["variant"] == NO_VARIANT]
-    lacks_plain = baseline == NO_VARIANT or not (baseline or plain)
-    if lacks_plain and not are_all and NO_VARIANT not in names:
+    lacks_plain = options.baseline == NO_VARIANT or not (options.baseline or plain)
+    if lacks_plain and not is_listed and NO_VARIANT not in names:
         arms, names, plain = [*arms, PLAIN], [*names, NO_VARIANT], [NO_VARIANT]
     if len(set(names)) < len(names) or len(names) < 2:
         raise refusal("variants", names, "two or more different names", "Name what to compare.")
-    baseline = baseline or (plain or names)[0]
+    baseline = options.baseline or (plain or names)[0]
     if baseline not in names:
         raise refusal("baseline", baseline, ", ".join(names), "Choose one of the arms.")
     return sorted(arms, key=lambda arm: arm.name != baseline)
@@ -147,37 +152,15 @@ def read(path: str) -> dict[str, dict[str, Any]]:
         if not isinstance(flags, dict | None):
             remedy = "Put the arm's flags into braces, or each on an indented line."
             raise refusal(f"arms {path}, {name}", flags, f"`{form}`", remedy)
-    return {
-        str(name): {flag: value for flag, value in (flags or {}).items() if value is not None}
-        for name, flags in data.items()
-    }
+    return {str(name): flags or {} for name, flags in data.items()}
 
 
-def flags_for(arm: Arm, common: Mapping[str, Any], script: Script) -> dict[str, Any]:
-    """All flags of the arm's runs: its own, and of the common ones those that its variant has.
-
-    A variant's setting, like ``order``, falls away for the arms of other variants, and
-    ``filter_learning_rate`` for those that learn no scalar.
-    """
-    others = {name: value for name, value in common.items() if name not in arm.flags}
-    flags = {**arm.flags, **variants.fitting(others, arm.flags["variant"])}
-    if FILTER_RATE in arm.flags:
-        return flags
-    without = {name: value for name, value in flags.items() if name != FILTER_RATE}
-    return flags if script.run(without).learns_scalars() else without
-
-
-def _arm(name: str, flags: Mapping[str, Any], known: Sequence[str], script: Script) -> Arm:
+def _arm(name: str, flags: Mapping[str, Any], known: Iterable[str], script: Script) -> Arm:
     allowed = [NO_VARIANT, *ga.variant_configs()]
     if "variant" not in flags and name not in allowed:
         remedy = f"Choose among these, or define it: --variant_flags '{name}: --variant ...'."
         raise refusal("variants", name, ", ".join(dict.fromkeys([*known, *allowed])), remedy)
-    if unknown := flags.keys() - script.schema.flags().keys():
-        raise refusal(f"arm {name}, flags", sorted(unknown), "the script's", "Rename them.")
-    try:
-        return Arm(name, script.schema.typed({"variant": name, **flags}))
-    except Refused as error:
-        raise Refused(f"Arm {name}: {error}") from error
+    return Arm(name, script.schema.typed({"variant": name, **flags}, f"arm {name}"))
 
 
 @dataclass(frozen=True)
@@ -236,22 +219,7 @@ def read_space(text: str, script: Script, variant: str, *, ranges: bool = False)
         raise refusal("space", text, FORM, "Name a flag, then a colon and its values.")
     if ranges and len(parts) > 1:
         raise refusal("space", "a list", "one space with optuna", "Sweep them one by one.")
-    common = [n for n in script.schema.flags() if n not in NOT_SWEPT and not variants.owners(n)]
-    allowed = [*variants.settings_of(variant), *common]
-    for flag, values in itertools.chain(*(part.items() for part in parts)):
-        if flag not in allowed:
-            owners = ", ".join(variants.owners(flag))
-            remedy = f"It is a setting of {owners}." if owners else "Sweep one of these."
-            remedy = meant([flag], allowed, remedy)
-            raise refusal(f"space, flag {flag}", values, ", ".join(allowed), remedy)
-        if isinstance(values, dict) and not ranges:
-            remedy = "List the values, or use --method optuna --trials N."
-            raise refusal(f"space, {flag}", values, "a list with method grid", remedy)
-    made = [
-        {f: (_range if isinstance(v, dict) else _values)(f, v, script) for f, v in part.items()}
-        for part in parts
-    ]
-    return Space(variant, made)
+    return Space(variant, [_part(part, script, variant, ranges) for part in parts])
 
 
 def described(setting: Mapping[str, Any]) -> str:
@@ -270,29 +238,49 @@ def _slug(value: Any) -> str:
     return re.sub(r"[^\w.+-]", "-", as_text(value))
 
 
-def _values(flag: str, values: Any, script: Script) -> list[Any]:
-    typed = [
-        script.schema.typed({flag: value})[flag]
-        for value in (values if isinstance(values, list) else [values])
+def _part(part: Mapping[str, Any], script: Script, variant: str, ranges: bool) -> dict[str, Any]:
+    """Each flag's values in its type, a list or what Optuna draws from."""
+    allowed = [
+        name
+        for name in script.schema.flags()
+        if name not in NOT_SWEPT and variant in (variants.owners(name) or [variant])
     ]
+    made = {}
+    for flag, values in part.items():
+        if flag not in allowed:
+            owners = ", ".join(variants.owners(flag))
+            remedy = f"It is a setting of {owners}." if owners else "Sweep one of these."
+            remedy = meant([flag], allowed, remedy)
+            raise refusal(f"space, flag {flag}", values, ", ".join(allowed), remedy)
+        if isinstance(values, dict) and not ranges:
+            remedy = "List the values, or use --method optuna --trials N."
+            raise refusal(f"space, {flag}", values, "a list with method grid", remedy)
+        read = _range if isinstance(values, dict) else _values
+        made[flag] = read(flag, values, script.schema)
+    return made
+
+
+def _values(flag: str, values: Any, schema: Schema[Any, Any]) -> list[Any]:
+    several = values if isinstance(values, list) else [values]
+    typed = [schema.typed({flag: value}, "space").get(flag) for value in several]
     if not typed or any(value in typed[:i] for i, value in enumerate(typed)):
         remedy = "Name each value once." if typed else "Name a value, or drop the flag."
         raise refusal(f"space, {flag}", values, "one or more values that differ", remedy)
     return typed
 
 
-def _range(flag: str, values: dict[str, Any], script: Script) -> Any:
+def _range(flag: str, values: Mapping[str, Any], schema: Schema[Any, Any]) -> Any:
     """What Optuna draws from; whole numbers for a flag that takes these."""
     from optuna import distributions
 
-    typed = script.schema.typed
-    kind = variants.flag_kind(script.schema.flags()[flag][1])[0]
+    kinds = {int: distributions.IntDistribution, float: distributions.FloatDistribution}
     try:
-        numbers = {n: v if n == "log" else typed({flag: v})[flag] for n, v in values.items()}
-        if kind not in (int, float) or not all(map(math.isfinite, numbers.values())):
+        kind = kinds.get(schema.flags()[flag].kind)
+        numbers = {n: v for n, v in values.items() if n != "log"}
+        typed = {n: schema.typed({flag: v}, "space")[flag] for n, v in numbers.items()}
+        if kind is None or not all(map(math.isfinite, typed.values())):
             raise ValueError("these are no numbers")
-        made = distributions.IntDistribution if kind is int else distributions.FloatDistribution
-        return made(**numbers)
+        return kind(**{**values, **typed})
     except (TypeError, ValueError) as error:
         allowed = f"low below high, and log: true or step; {error}"
         remedy = "Write {low: 1, high: 2} with your numbers, whole ones for a flag of these."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from finetune import errors
-from finetune.settings.parser import LineParser
+from finetune.settings.flags import LineParser
 
 LOCAL, DASK, SLURM = "local", "dask", "slurm"
 CLUSTER, LIMIT = "cluster", "timeout_min"  # as submitit names them

@@ -74,7 +74,7 @@ def _summary(job: Job) -> str:
 
 def _announce(experiment: Experiment, jobs: Sequence[Job]) -> None:
     """Print what will be run, and what it cannot show; of --dry_run stdout has commands alone."""
-    names = list(dict.fromkeys(job.arm for job in jobs))
+    names = list(dict.fromkeys(job.arm.name for job in jobs))
     tasks = list(dict.fromkeys(job.task for job in jobs))
     seeds, trials = len(experiment.seeds), experiment.options.trials if experiment.space else None
     what = f"{trials} trials" if trials else f"{len(jobs)} runs, {many(len(names), 'arm')}"
@@ -127,7 +127,7 @@ def search(sweep: Experiment, run: Callable[[Sequence[Job]], None] | None = None
                 print(f"Trial {i} of {trials}: {described(arm.setting)}")
             run(jobs)
         for number, arm in drawn:
-            done = [job for job in jobs if job.arm == arm.name and job.is_done()]
+            done = [job for job in jobs if job.arm.name == arm.name and job.is_done()]
             value = _value(sweep, done) if len(done) == len(sweep.seeds) else None
             study.tell(number, value, failed if value is None else None)
             if done or run is not None:

@@ -1,7 +1,7 @@
-"""Jobs: calls of a script, each in a folder of its own, that can be stopped and started again.
+"""Jobs: runs of a script, each in a folder of its own, that can be stopped and started again.
 
-`do` takes plain data and returns plain data, so that a thread, another process or another machine
-that sees the same folders can call it. `execute` has many jobs done by an executor.
+`do` takes data and returns data, so that a thread, another process or another machine that sees
+the same folders can call it. `execute` has many jobs done by an executor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,20 +32,23 @@ from finetune.engine.output_folder import WEIGHTS
 from finetune.engine.progress import LOG as STEPS
 from finetune.engine.results import RESULTS, read_json, write_json
 from finetune.errors import ERROR, Refused, refusal
+from finetune.experiments.arms import Arm
 from finetune.settings import recipes
+from finetune.settings.schema import Run
 from finetune.settings.training import LAST
-from finetune.settings.variants import NO_VARIANT
 
 SETTINGS, RECORD, LOG = "settings.yaml", "run.json", "log.txt"
 CLOSED = "wall_seconds"  # in the record, once the run has ended and its weights are dealt with
 METRIC = "metric"  # the flag that has a run measure more than its task's metrics
 TAIL = 12  # lines of a failed run's log that are printed
-DONE, FAILED, ELSEWHERE = "done", "failed", "elsewhere"
+DONE, FAILED = "done", "failed"
 PATIENCE = 10  # seconds that a run which is asked to end may take
 ARRIVAL = 90.0  # seconds that results need at most to be visible here; NFS looks after 60
 BLIND = "Put output_dir on a file system that all machines share under the same path."
 RUNNING: list[str] = []  # for each run of this process, whom it is done for
 STOPPED: set[str] = set()  # those for whom this process does no more runs
+
+Child = subprocess.Popen[bytes]
 
 # Reads a process group's number, and ends that group if its input ends without another line.
 LEASH = f"""trap '' INT TERM
@@ -57,44 +59,47 @@ sleep {PATIENCE} && kill -s KILL -- "-$group"
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a script.
+    """A run of an arm, to be done by a script.
 
     Attributes:
         name: tells it from the others: ``cola/gfsa/seed-3``.
         script: path of the script.
-        folder: its ``output_dir``.
-        flags: all of its flags by name but ``output_dir``, none of them None.
-        settings: what decides its numbers, by name, as its results have them.
+        run: all of its settings; its ``output_dir`` is its own.
+        arm: what it is a run of.
         task: the name of its task, or of someone's own data.
-        arm, seed: its place in the grid.
-        setting: of a sweep, the value of each swept flag.
         main_metric: the key of its task's main metric; None for own data, whose run chooses it.
     """
 
     name: str
     script: Path
-    folder: Path
-    flags: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    run: Run[Any, Any]
+    arm: Arm
     task: str = ""
-    arm: str = ""
-    seed: int = 0
-    setting: Mapping[str, Any] = field(default_factory=dict)
     main_metric: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its results go."""
+        return Path(self.run.train.output_dir)
+
+    @property
+    def seed(self) -> int:
+        """Which run of its arm it is."""
+        return self.run.train.seed
 
     def command(self, launcher: Sequence[str] = (), *, in_full: bool = False) -> list[str]:
         """The command that starts it from its file, or continues it from its last checkpoint.
 
         ``in_full`` names every flag, so that no file need be there.
         """
-        flags = self._all_flags() if in_full else {"recipe": str(self.folder / SETTINGS)}
+        flags = self.run.flags() if in_full else {"recipe": str(self.folder / SETTINGS)}
         resumed = {"resume_from_checkpoint": LAST} if self.can_resume() else {}
         start = launcher or (sys.executable,)
         return [*start, str(self.script), *recipes.argv({**flags, **resumed})]
 
     def write_settings(self) -> None:
         """Write the file that `command` names: a recipe with all of its flags."""
-        text = yaml.safe_dump(self._all_flags(), sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(self.run.flags(), sort_keys=False, allow_unicode=True)
         (self.folder / SETTINGS).write_text(text, "utf-8")
 
     def is_done(self) -> bool:
@@ -126,10 +131,10 @@ class Job:
         earlier = self.results() if self.is_done() else self.can_resume() and self.record()
         if not earlier:
             return []
-        settings = dict(self.settings)
+        settings = self.run.deciding()
         measured = earlier["settings"].get(METRIC) or ()
-        if self.is_done() and set(settings.get(METRIC) or ()) <= set(measured):
-            settings.pop(METRIC, None)
+        if self.is_done() and set(settings[METRIC] or ()) <= set(measured):
+            del settings[METRIC]
         return faults(earlier, settings, {METRIC: None})
 
     def log_tail(self) -> str:
@@ -152,9 +157,6 @@ class Job:
             else:
                 path.unlink(missing_ok=True)
 
-    def _all_flags(self) -> dict[str, Any]:
-        return {**self.flags, "output_dir": str(self.folder)}
-
 
 @dataclass(frozen=True)
 class Options:
@@ -163,14 +165,15 @@ class Options:
     Attributes:
         launcher: what stands before the script; empty is this Python.
         keep_models: whether finished runs keep their weights.
-        home: of runs on other machines the folder in which relative paths begin; they end with
-            the process that does them. None is this machine, where a run outlives its process.
+        home: the folder in which relative paths begin, on other machines as on this one.
+        env: environment variables beside those of the process that does the run.
         owner: for whom; `stop` takes it.
     """
 
     launcher: Sequence[str] = ()
     keep_models: bool = False
-    home: Path | None = None
+    home: Path = field(default_factory=Path.cwd)
+    env: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
 
 
@@ -179,7 +182,7 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        status: ``done``, ``failed``, or ``elsewhere`` where another process works on it.
+        status: ``done`` or ``failed``.
         reason: of one that is not done, in a sentence, perhaps with the end of its log.
         seconds: from the start to the end of one that was done here; None of others.
         refusal: the error of one that was refused before it trained; empty of others.
@@ -191,26 +194,23 @@ class Outcome:
     refusal: str = ""
 
 
-def do(job: Job, options: Options, env: Mapping[str, str] | None = None) -> Outcome:
-    """Do a run from its beginning or its last checkpoint, unless another process is at it.
+def do(job: Job, options: Options) -> Outcome:
+    """Do a run from its beginning or its last checkpoint; one that another process does is awaited.
 
-    ``env`` are environment variables beside those of this process. On another machine the process
-    at it may be that of a lost worker: it is waited for.
+    That process may be of another comparison, or of a lost worker.
     """
-    if options.home is not None:
-        home = options.home
-        job = replace(job, script=home / job.script, folder=home / job.folder)
-        if not job.folder.is_dir():
-            return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
+    if not job.folder.is_dir():
+        return Outcome(FAILED, f"{platform.node()} does not see {job.folder}. {BLIND}")
     RUNNING.append(options.owner)
     try:
+        awaited = False
         while options.owner not in STOPPED:
             with locks.held(job.folder) as lock:
                 if lock is not None:  # another process may have done it since it was planned
-                    return Outcome(DONE) if job.is_done() else _done(job, options, env or {}, lock)
-            if options.home is None:
-                holder = locks.holder(job.folder)
-                return Outcome(ELSEWHERE, f"left to {holder}, which works on it")
+                    return Outcome(DONE) if job.is_done() else _done(job, options, lock)
+            if not awaited:
+                print(f"{job.name}: {locks.holder(job.folder)} works on it and is awaited")
+            awaited = True
             time.sleep(0.5)
         return Outcome(FAILED, "stopped")
     finally:
@@ -223,15 +223,14 @@ def stop(owner: str) -> int:
     return RUNNING.count(owner)
 
 
-def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outcome:
+def _done(job: Job, options: Options, lock: int) -> Outcome:
     job.write_settings()
-    command, began = job.command(options.launcher), time.monotonic()
-    record = {"command": command, "settings": job.settings, "keep_models": options.keep_models}
+    command, settings, began = job.command(options.launcher), job.run.deciding(), time.monotonic()
+    record = {"command": command, "settings": settings, "keep_models": options.keep_models}
     write_json(job.folder / RECORD, record)
-    with nullcontext() if options.home is None else _leash() as leash:
-        child = _started(job, command, options.home, env, lock)
-        if leash is not None:
-            leash.write(b"%d\n" % child.pid)
+    with _leash() as leash:
+        child = _started(job, command, options, lock)
+        leash.write(b"%d\n" % child.pid)
         locks.write_holder(lock, child.pid)
         code = _waited(child, options.owner)
     if not job.is_done():
@@ -239,7 +238,8 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
         reason = f"failed with exit code {code}; the end of {job.folder / LOG}\n"
         # A launcher has an exit code, and last lines, of its own.
         errors = [line for line in log.splitlines() if line.startswith(ERROR)]
-        refused = errors[-1] if errors and not (job.folder / STEPS).exists() else ""
+        is_early = errors and not (job.folder / STEPS).exists()
+        refused = errors[-1].removeprefix(ERROR) if is_early else ""
         return Outcome(FAILED, reason + textwrap.indent(log, "    "), refusal=refused)
     seconds = time.monotonic() - began
     job.remove_weights()
@@ -247,10 +247,8 @@ def _done(job: Job, options: Options, env: Mapping[str, str], lock: int) -> Outc
     return Outcome(DONE, seconds=seconds)
 
 
-def _started(
-    job: Job, command: Sequence[str], home: Path | None, env: Mapping[str, str], lock: int
-) -> subprocess.Popen[bytes]:
-    """Start the command. It holds the folder's lock too, even as an orphan."""
+def _started(job: Job, command: Sequence[str], options: Options, lock: int) -> Child:
+    """Start the command. It holds the folder's lock too, until it ends."""
     with (job.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {shlex.join(command)}\n")
         log.flush()
@@ -259,8 +257,8 @@ def _started(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=home,
-            env=os.environ | dict(env),
+            cwd=options.home,
+            env=os.environ | dict(options.env),
             start_new_session=True,  # Ctrl-C reaches us alone, and its helpers end with it
             pass_fds=(lock,),
         )
@@ -278,7 +276,7 @@ def _leash() -> Iterator[IO[bytes]]:
         shell.communicate(b"ended\n")
 
 
-def _waited(child: subprocess.Popen[bytes], owner: str) -> int:
+def _waited(child: Child, owner: str) -> int:
     """Its exit code; once stopped, it ends with all that it has started, at last by force."""
     while owner not in STOPPED:
         with suppress(subprocess.TimeoutExpired):
@@ -312,9 +310,8 @@ def execute(
 ) -> dict[str, str]:
     """Run what is not done yet, in this order; returns the names of runs without results, and why.
 
-    A run that was killed goes on from its last checkpoint, or begins again. One that another
-    process works on is left to it (``elsewhere``). After one that fails (``failed``) the others go
-    on. An interrupt cancels those that wait; closing the executor ends those that run.
+    A run that was killed goes on from its last checkpoint, or begins again. After one that fails
+    the others go on. An interrupt cancels those that wait; closing the executor ends the others.
 
     Args:
         jobs: each with a folder of its own.
@@ -323,18 +320,20 @@ def execute(
         log: takes a line for each run that ends, and the log's end of one that failed.
         summary: what that line has of a finished run.
 
-    Raises ``Refused`` before anything starts if a folder holds a run with other settings, and once
-    it is clear that every run is refused.
+    Raises ``Refused`` before anything starts if a folder holds a run with other settings, and if a
+    run is refused while none has ended: so are the others, if it is for the flags that all have.
     """
     check(jobs)
     for job in () if options.keep_models else jobs:
         job.remove_weights()  # of runs whose parent was killed before it could
     waiting = [job for job in jobs if not job.is_done()]
+    for job in waiting:
+        job.folder.mkdir(parents=True, exist_ok=True)  # every machine has to see it
     missing: dict[str, str] = {}
     submit: Callable[..., Future[Outcome]] = executor.submit
-    refused, one_ran = defaultdict[str, list[Job]](list), False
     if before := len(jobs) - len(waiting):
         log(f"{before} of {len(jobs)} runs were done before")
+    one_ran = before > 0
     futures: dict[Future[Outcome], Job] = {submit(job, options): job for job in waiting}
     try:
         for ended, future in enumerate(as_completed(futures), before + 1):
@@ -343,30 +342,16 @@ def execute(
             text = summary(job) if outcome.status == DONE else outcome.reason
             if outcome.seconds is not None:
                 text += f"; {tqdm.format_interval(outcome.seconds)}"
-                one_ran = True
             log(f"[{ended}/{len(jobs)}] {job.name}: {text}")
-            if outcome.refusal and not one_ran:
-                refused[outcome.refusal].append(job)
-                if _is_met_by_all(refused[outcome.refusal], jobs):
-                    raise Refused(f"{job.name}, and every other run: {outcome.refusal}")
+            one_ran = one_ran or not outcome.refusal
+            if not one_ran:
+                raise Refused(f"{job.name} is refused: {outcome.refusal}")
     finally:
         for future in futures:
             future.cancel()
     check([job for job in jobs if job.is_done()])  # other processes may have been at work
     done = {job.name for job in jobs if job.is_done()}
     return {name: status for name, status in missing.items() if name not in done}
-
-
-def _is_met_by_all(refused: Sequence[Job], jobs: Sequence[Job]) -> bool:
-    """Whether what these runs are refused for is in the flags that all have.
-
-    They are of every task, and one is plain, without flags of its own; or they are of two arms.
-    """
-    differ = ("task_name", "seed")
-    arms = {str([x for x in job.flags.items() if x[0] not in differ]) for job in refused}
-    has_plain = any(job.flags.get("variant", NO_VARIANT) == NO_VARIANT for job in refused)
-    tasks = {job.flags.get("task_name") for job in jobs}
-    return (has_plain or len(arms) > 1) and tasks == {x.flags.get("task_name") for x in refused}
 
 
 def _outcome(job: Job, future: Future[Outcome]) -> Outcome:

@@ -104,7 +104,7 @@ def local(environments: Sequence[Mapping[str, str]] = ({},)) -> Executor:
     def call(job: Job, options: Options) -> Outcome:
         env = free.get()
         try:
-            return execute.do(job, options, env)
+            return execute.do(job, replace(options, env=env))
         finally:
             free.put(env)
 
@@ -129,8 +129,8 @@ def dask(address: str, env: Mapping[str, str], processes: int | None = None) -> 
 
     def call(job: Job, options: Options) -> Outcome:
         # Not pure: a run that has failed may be submitted again.
-        sent = _sent(job, options)
-        outcome: Outcome = client.submit(execute.do, *sent, env, pure=False).result()
+        sent = replace(options, env=env)
+        outcome: Outcome = client.submit(execute.do, job, sent, pure=False).result()
         return outcome
 
     def close(owner: str) -> None:
@@ -159,7 +159,7 @@ def slurm(
 
     def call(job: Job, options: Options) -> Outcome:
         with submitting:  # one after another, for the scheduler's sake
-            submitted = jobs.submit(Requeued(), *_sent(job, options), env)
+            submitted = jobs.submit(Requeued(), job, replace(options, env=env))
         while not submitted.done():
             if closing.wait(1):
                 submitted.cancel(check=False)
@@ -175,8 +175,8 @@ def slurm(
 class Requeued:
     """What a job calls, and calls again where slurm has preempted it or its time was over."""
 
-    def __call__(self, job: Job, options: Options, env: Mapping[str, str]) -> Outcome:
-        return execute.do(job, options, env)
+    def __call__(self, job: Job, options: Options) -> Outcome:
+        return execute.do(job, options)
 
     def checkpoint(self, *arguments: Any) -> Any:
         """What submitit calls next: the same, since the run has checkpoints of its own."""
@@ -208,13 +208,6 @@ def _submitit(texts: Sequence[str], folder: Path) -> Any:
         remedy = " ".join(str(error).split())
         raise refusal("executor_options", " ".join(texts), allowed, remedy) from error
     return executor
-
-
-def _sent(job: Job, options: Options) -> tuple[Job, Options]:
-    """What another machine gets: there relative paths begin in the folder in which they do here."""
-    home = Path.cwd()
-    (home / job.folder).mkdir(parents=True, exist_ok=True)  # what it has to see
-    return replace(job, folder=home / job.folder), replace(options, home=home)
 
 
 def _threads(threads: int | None) -> dict[str, str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,36 +69,37 @@ class Experiment:
 
         Raises ``Refused`` for flags that the script would refuse.
         """
+        names = self.options.task_names or [self.common.get("task_name")]
         planned = []
-        for name, arm in itertools.product(self.options.task_names or [None], chosen):
-            common = self.common if name is None else {**self.common, "task_name": name}
+        for name, arm in itertools.product(names, chosen):
+            common = {**self.common, **({} if name is None else {"task_name": name})}
             try:
-                flags = arms.flags_for(arm, common, self.script)
-                planned.append((arm, flags, self.script.run(flags)))
+                planned.append((arm, self.script.run(arm, common)))
             except ValueError as error:
                 raise Refused(f"Arm {arm.name}: {error}") from error
         return [
-            self._job(arm, {**flags, "seed": seed}, run)
-            for seed, (arm, flags, run) in itertools.product(self.seeds, planned)
+            self._job(arm, run, seed) for seed, (arm, run) in itertools.product(self.seeds, planned)
         ]
 
-    def _job(self, arm: Arm, flags: Mapping[str, Any], run: Run[Any, Any]) -> Job:
-        name, seed, metric = run.data.task_name, flags["seed"], None
-        path = f"{name or OWN_DATA}/{arm.name}/seed-{seed}"
-        if name is not None:
-            task = tasks.get(name, self.script.family)
-            metric = f"eval_{task.main_metric}{task.validation_splits[0].key_suffix}"
-        settings = json.loads(json.dumps(run.deciding())) | {"seed": seed}  # as results have it
-        title = name or run.data.own_name or OWN_DATA
-        position = {"task": title, "arm": arm.name, "seed": seed, "setting": arm.setting}
-        folder = self.options.output_dir / path
-        return Job(path, self.script.path, folder, flags, settings, **position, main_metric=metric)
+    def _job(self, arm: Arm, run: Run[Any, Any], seed: int) -> Job:
+        task, metric = run.data.task_name, None
+        if task is not None:
+            known = tasks.get(task, self.script.family)
+            metric = f"eval_{known.main_metric}{known.validation_splits[0].key_suffix}"
+        name = f"{task or OWN_DATA}/{arm.name}/seed-{seed}"
+        run = run.training(seed=seed, output_dir=str(self.options.output_dir.absolute() / name))
+        title = task or run.data.own_name or OWN_DATA
+        return Job(name, self.script.path.absolute(), run, arm, title, metric)
 
 
 def comparison(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
     """What compare.py's flags describe; ``argv`` are those that belong to the script."""
-    script = _script(options)
-    return _experiment(options, script, arms.chosen(options, script), argv)
+    script, extra = script_of(options), defaultdict[str, dict[str, Any]](dict)
+    for text in options.variant_flags:
+        name, _, flags = text.partition(":")
+        extra[name] |= script.schema.read(shlex.split(flags))
+    chosen = arms.chosen(options, script, extra)
+    return experiment(options, script, chosen, common_flags(script, argv))
 
 
 def sweep(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
@@ -106,7 +108,7 @@ def sweep(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
     Raises ``Refused`` for flags that are missing or do not fit together, an unknown variant, and
     flags that are both common and swept.
     """
-    script, is_search = _script(options, "space"), options.method == OPTUNA
+    script, is_search = script_of(options, "space"), options.method == OPTUNA
     at_least(options, 1, "trials")
     if (options.trials is not None) != is_search:
         allowed = "a number with method optuna, None with grid"
@@ -114,16 +116,17 @@ def sweep(options: argparse.Namespace, argv: Sequence[str]) -> Experiment:
         raise refusal("trials", options.trials, allowed, remedy)
     variant = checked_variant(options.variant)
     space = arms.read_space(options.space, script, variant, ranges=is_search)
-    for name in {flag for part in space.parts for flag in part} & set(
-        script.schema.read_argv(argv)
-    ):
+    swept = {flag for part in space.parts for flag in part}
+    if both := sorted(swept.intersection(script.schema.read_argv(argv))):
         remedy = "Drop the flag, or leave it out of the space."
-        raise refusal(f"--{name}", "given, and swept", "one of the two", remedy)
+        raise refusal(f"--{both[0]}", "given, and swept", "one of the two", remedy)
     has_baseline = not options.no_baseline and variant != NO_VARIANT
-    return _experiment(options, script, [PLAIN] if has_baseline else [], argv, space)
+    common = common_flags(script, argv)
+    return experiment(options, script, [PLAIN] if has_baseline else [], common, space)
 
 
-def _script(options: argparse.Namespace, *needed: str) -> Script:
+def script_of(options: argparse.Namespace, *needed: str) -> Script:
+    """The script to run; raises ``Refused`` if it, the output folder or ``needed`` is missing."""
     at_least(options, 1, "seeds", "processes", "threads")
     for name in ("script", "output_dir", *needed):
         if getattr(options, name) is None:
@@ -131,14 +134,14 @@ def _script(options: argparse.Namespace, *needed: str) -> Script:
     return Script(options.script)
 
 
-def _experiment(
+def experiment(
     options: argparse.Namespace,
     script: Script,
     chosen: Sequence[Arm],
-    argv: Sequence[str],
+    common: Mapping[str, Any],
     space: Space | None = None,
 ) -> Experiment:
-    common = common_flags(script, argv)
+    """The experiment, in which all runs measure the metric of --metric."""
     metric, common = compared_metric(options, script, common)
     return Experiment(options, script, chosen, common, metric, space)
 
@@ -159,8 +162,8 @@ def common_flags(script: Script, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def compared_metric(
-    options: argparse.Namespace, script: Script, common: dict[str, Any]
-) -> tuple[str | None, dict[str, Any]]:
+    options: argparse.Namespace, script: Script, common: Mapping[str, Any]
+) -> tuple[str | None, Mapping[str, Any]]:
     """The metric of --metric, and the common flags with which the runs measure it.
 
     Raises ``ValueError`` for a task or a metric that is not known, and for a metric that does not
@@ -169,9 +172,8 @@ def compared_metric(
     name = options.metric
     names: Sequence[str | None] = options.task_names or [common.get("task_name")]
     known = [None if task is None else tasks.get(task, script.family) for task in names]
-    if name is None or all(_key(name) in _measured_anyway(task) for task in known):
-        return name, common
-    if options.report_only and not Path(name).exists():
+    is_measured = name is None or all(_key(name) in _measured_anyway(task) for task in known)
+    if is_measured or (options.report_only and not Path(name).exists()):
         return name, common
     metrics.check_trusted([name], common.get("trust_remote_code", False))
     metric, *_ = metrics.load([name])

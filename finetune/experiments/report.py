@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pandas as pd
@@ -36,37 +35,30 @@ from hf_graphattn.version import how_to_install
 COMPARISON, SWEEP = "comparison", "sweep"  # names of the files
 FORMATS = (*drawing.FORMATS, "svg")  # of the figures
 CONFIRMING_SEEDS = 8
-HEADINGS = (
-    *("task", "arm", "seeds", "metric", "mean ± sd", "difference", "95 % interval", "p"),
-    *("p, Holm", "scalars", "s/step", "peak memory"),
-)
 SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}  # that LaTeX writes otherwise
 
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, and rows of jobs."""
+    """Rows, each with its cells by the headings of the columns."""
 
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Mapping[str, str]]
 
     def text(self) -> list[str]:
         """The lines for a terminal, columns aligned."""
-        table = [self.headings, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        table.insert(1, ["-" * width for width in widths])
-        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        cells = [[*self.rows[0]], *([*row.values()] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        cells.insert(1, ["-" * width for width in widths])
+        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
     def markdown(self) -> list[str]:
         """The lines of a pipe table."""
-        table = [self.headings, ["---"] * len(self.headings), *self.rows]
-        return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in table]
+        cells = [self.rows[0], ["---"] * len(self.rows[0]), *(row.values() for row in self.rows)]
+        return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in cells]
 
     def latex(self) -> str:
         """A ``tabular`` for the package booktabs."""
-        text: str = pd.DataFrame(self.rows, columns=self.headings).to_latex(
-            index=False, escape=True
-        )
+        text: str = pd.DataFrame(self.rows).to_latex(index=False, escape=True)
         for sign, command in SIGNS.items():
             text = text.replace(sign, command)
         return text
@@ -86,40 +78,46 @@ def write(
         missing: why a run has no results, by its name.
         command: what was called, for the record.
     """
-    done, folder = analyze.finished(jobs), experiment.options.output_dir
+    done = {job.name: job.results() for job in jobs if job.is_done()}
     results = analyze.gather(jobs, done, experiment.metric, missing)
     if not results:
         return "No run has ended: there is nothing to report yet.\n"
     if experiment.is_search:
         results = [analyze.ranked(task) for task in results]
     name = SWEEP if results[0].settings else COMPARISON
-    lost = defaultdict(list)  # pairs without these seeds are not compared
-    for task in results:
-        for arm in task.arms:
-            for seed, reason in arm.missing.items():
-                lost[f"{task.task}, {arm.name}", reason].append(str(seed))
-    notes = [f"{arm}: without seed {', '.join(s)} ({why})." for (arm, why), s in lost.items()]
+    mixtures = analyze.mixtures(done.values())
     numbers = {
         **analyze.as_json(results),
         "verdicts": verdicts(results),
         "method": legend(results),
-        "notes": [*analyze.warnings(results, jobs), *notes, *analyze.mixtures(done.values())],
+        "notes": [*analyze.warnings(results, jobs), *_without(results), *mixtures],
         "command": list(command),
         **analyze.origin(jobs, done),
     }
     if name == SWEEP:
         numbers["best"] = _best(results[0], experiment)
+    folder = experiment.options.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", numbers)
     text = _write_tables(results, numbers, folder / name)
-    written = f"Written to {folder}: {name}.txt, .md, .tex, .json"
+    text += f"\nWritten to {folder}: {name}.txt, .md, .tex, .json"
     if importlib.util.find_spec("matplotlib") is None:
-        return f"{text}\n{written}; figures need matplotlib: {how_to_install('plots')}\n"
+        return f"{text}; figures need matplotlib: {how_to_install('plots')}\n"
     if (figure := figures.of_report(results)) is not None:
         title = SWEEP if name == SWEEP else "differences"
         drawing.save(figure, folder / title, FORMATS)
-        written += f"; {title} as {', '.join(FORMATS)}"
-    return f"{text}\n{written}\n"
+        text += f"; {title} as {', '.join(FORMATS)}"
+    return f"{text}\n"
+
+
+def _without(results: Sequence[TaskResult]) -> list[str]:
+    """A sentence for each arm and each reason why it lacks seeds: such pairs are not compared."""
+    seeds = defaultdict(list)
+    for task in results:
+        for arm in task.arms:
+            for seed, reason in arm.missing.items():
+                seeds[f"{task.task}, {arm.name}", reason].append(str(seed))
+    return [f"{arm}: without seed {', '.join(x)} ({why})." for (arm, why), x in seeds.items()]
 
 
 def _best(task: TaskResult, sweep: Experiment) -> dict[str, Any] | None:
@@ -171,41 +169,48 @@ def _write_tables(results: Sequence[TaskResult], numbers: Mapping[str, Any], pat
 
 def table(results: Sequence[TaskResult]) -> Table:
     """One row for each arm and task; of a sweep a column for each swept flag."""
-    if results[0].settings:
-        return _sweep_table(results[0])
-    return Table(HEADINGS, [_arm_row(task, arm) for task in results for arm in task.arms])
+    row = _sweep_row if results[0].settings else _arm_row
+    return Table([row(task, arm) for task in results for arm in _rows_of(task)])
 
 
-def _arm_row(task: TaskResult, arm: ArmResult) -> list[str]:
+def _rows_of(task: TaskResult) -> list[ArmResult]:
+    """Its arms; of a sweep plain attention, if it has values, and the settings."""
+    plain = [] if task.plain is None else [task.plain]
+    return [*plain, *task.settings] if task.settings else task.arms
+
+
+def _arm_row(task: TaskResult, arm: ArmResult) -> dict[str, str]:
     places, paired = decimals(task), arm.paired
     scalars, seconds, memory = (arm.typical.get(name) for name in analyze.COSTS)
-    return [
-        *(task.task, arm.name, str(len(arm.values)), f"{task.title} {task.arrow}"),
-        *(arm.as_text(places), *difference(paired, places)),
-        *(_number(p, ".3g") for p in ((paired.p, paired.corrected_p) if paired else (None, None))),
-        *(_number(scalars, ".0f"), _number(seconds, ".3g")),
-        NONE if memory is None else f"{memory / 2**20:.0f} MiB",
-    ]
+    return {
+        **{"task": task.task, "arm": arm.name, "seeds": str(len(arm.values))},
+        **{"metric": f"{task.title} {task.arrow}", "mean ± sd": arm.as_text(places)},
+        **dict(zip(("difference", "95 % interval"), difference(paired, places), strict=True)),
+        "p": _number(paired.p if paired else None, ".3g"),
+        "p, Holm": _number(paired.corrected_p if paired else None, ".3g"),
+        "scalars": _number(scalars, ".0f"),
+        "s/step": _number(seconds, ".3g"),
+        "peak memory": NONE if memory is None else f"{memory / 2**20:.0f} MiB",
+    }
 
 
-def _sweep_table(task: TaskResult) -> Table:
-    places, flags, plain = decimals(task), task.swept, task.plain
+def _sweep_row(task: TaskResult, arm: ArmResult) -> dict[str, str]:
+    places, values, plain = decimals(task), arm.values.values(), task.plain
+    first = {task.swept[0]: arm.name}  # plain attention has no setting
+    row = {
+        f: as_text(arm.setting.get(f)) if arm.setting else first.get(f, NONE) for f in task.swept
+    }
+    row["seeds"] = str(len(values))
+    made = (arm.mean, arm.deviation, min(values), max(values)) if values else (None,) * 4
+    for name, value in zip(("mean", "sd", "min", "max"), made, strict=True):
+        row[name] = _number(value, f".{places}f")
     # Records of earlier versions do not have it.
-    has_moved = any(arm.typical.get(analyze.MOVED) is not None for arm in task.arms)
-
-    def numbers(arm: ArmResult) -> list[str]:
-        values = list(arm.values.values())
-        made = (arm.mean, arm.deviation, min(values), max(values)) if values else [None] * 4
-        moved = [_number(arm.typical.get(analyze.MOVED), ".2g")] if has_moved else []
-        paired = difference(arm.paired, places) if plain else []
-        return [str(len(values)), *(_number(x, f".{places}f") for x in made), *moved, *paired]
-
-    rows = [[*(as_text(arm.setting.get(f)) for f in flags), *numbers(arm)] for arm in task.settings]
-    headings = [*flags, "seeds", "mean", "sd", "min", "max", *(["moved"] if has_moved else [])]
+    if any(each.typical.get(analyze.MOVED) is not None for each in task.arms):
+        row["moved"] = _number(arm.typical.get(analyze.MOVED), ".2g")
     if plain is not None:
-        rows.insert(0, [plain.name, *[NONE] * (len(flags) - 1), *numbers(plain)])
-        headings += [f"difference to {plain.name}", "95 % interval"]
-    return Table(headings, rows)
+        texts = difference(arm.paired, places)
+        row[f"difference to {plain.name}"], row["95 % interval"] = texts
+    return row
 
 
 def legend(results: Sequence[TaskResult]) -> list[str]:
@@ -253,12 +258,12 @@ def _sweep_legend(task: TaskResult) -> list[str]:
 
 def arms_as_text(arms: Sequence[ArmResult]) -> str:
     """Each arm's own flags, as on the command line."""
-    pairs = zip(arms, own_flags(arms), strict=True)
+    pairs = zip(arms, differing_flags(arms), strict=True)
     texts = [f"{arm.name}: {' '.join(recipes.argv(flags))}" for arm, flags in pairs]
     return f"Arms: {'; '.join(texts)}."
 
 
-def own_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
+def differing_flags(arms: Sequence[ArmResult]) -> list[dict[str, Any]]:
     """For each arm the flags that not all arms have with the same value, its variant first."""
     common = [n for n, v in arms[0].flags.items() if all(a.flags.get(n) == v for a in arms)]
     return [
@@ -341,7 +346,7 @@ def verdict(task: TaskResult, arm: ArmResult, count: int) -> str:
     if paired is None:
         return f"{name}: no verdict, no seed ended both with it and with {baseline}."
     pairs, facts = len(paired.differences), _facts(task, arm, paired)
-    direction = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
+    direction = task.direction_of(paired)
     needed = statistics.pairs_needed(count)
     short = f" ({needed} seeds are needed to show one among {count})" if pairs < needed else ""
     corrected = f", {paired.corrected_p:.2g} corrected for {count} comparisons" if count > 1 else ""
@@ -375,7 +380,7 @@ def in_per_cent(change: float, before: float) -> str:
 def _facts(task: TaskResult, arm: ArmResult, paired: Paired) -> str:
     places, interval = decimals(task), paired.interval
     text = f" (95 % interval {interval.as_text(places)})" if interval else ""
-    plain = mean(task.arms[0].values[seed] for seed in paired.differences)
+    plain = task.baseline_mean(paired)
     share = f", {in_per_cent(paired.mean, plain)} of {plain:.{places}f}" if plain else ""
     # Runs that diverged are not missing by chance.
     lost = len({*arm.values, *arm.missing} - {*paired.differences})

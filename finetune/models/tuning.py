@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 import hf_graphattn as ga
+from finetune.errors import refusal
 from finetune.settings.groups import DEFAULT_FILTER_RATE, LORA, TuningArguments
 from finetune.settings.schema import Run
 from hf_graphattn.model.filters import is_adapted
@@ -31,7 +32,7 @@ def tuned(model: PreTrainedModel, arguments: TuningArguments) -> Any:
         ValueError: for ``peft filters`` on a model whose filters learn nothing.
     """
     if arguments.peft == "filters":
-        model = ga.freeze_base(model)
+        model = _with_filters_alone(model)
     elif arguments.peft == "lora":
         model = _with_lora(model, arguments)
     return model
@@ -54,6 +55,14 @@ def optimizer(model: nn.Module, settings: Run[Any, Any]) -> torch.optim.Optimize
     betas = (train.adam_beta1, train.adam_beta2)
     # The groups have rates of their own; min_lr of a schedule is compared to this one.
     return torch.optim.AdamW(groups, train.learning_rate, betas, train.adam_epsilon, fused=True)
+
+
+def _with_filters_alone(model: PreTrainedModel) -> PreTrainedModel:
+    if not any(True for _ in ga.filter_parameters(model)):
+        allowed = "with a graph filter that learns scalars"
+        remedy = "Name one with --variant, and the scalars that it learns with --trainable."
+        raise refusal("peft", "filters", allowed, remedy)
+    return ga.freeze_base(model)
 
 
 def _with_lora(model: PreTrainedModel, arguments: TuningArguments) -> Any:

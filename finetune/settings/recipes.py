@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from finetune.errors import meant, refusal
+from finetune.errors import refusal
 
 
-def read(path: str, known: Iterable[str]) -> dict[str, Any]:
-    """The flags of a recipe, ``flag: value``; those that are null are left out.
-
-    Raises ``Refused`` if it is no such file, or has a flag that is not ``known``.
-    """
+def read(path: str) -> dict[Any, Any]:
+    """What a recipe has, ``flag: value``; raises ``Refused`` if it is no such file."""
     values = load("recipe", path, "flag: value")
     if not isinstance(values, dict):
         allowed = "a file of lines `flag: value`"
         raise refusal("recipe", path, allowed, "Write one flag on each line, without a -.")
-    names = sorted(set(known) - {"recipe"})
-    unknown = {str(name): value for name, value in values.items() if name not in names}
-    if unknown:
-        argument = f"recipe {path}, flag {', '.join(unknown)}"
-        remedy = meant(unknown, names, "Drop or rename it.")
-        raise refusal(argument, unknown, ", ".join(names), remedy)
-    return {name: value for name, value in values.items() if value is not None}
+    return values
 
 
 def load(argument: str, path: str, form: str) -> Any:

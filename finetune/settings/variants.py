@@ -22,43 +22,38 @@ def checked_variant(name: str | None) -> str:
     """The name, if it is plain attention's or a registered variant's; else ``ValueError``."""
     allowed = [NO_VARIANT, *ga.variant_configs()]
     if name not in allowed:
-        question = meant([str(name)], allowed, "Choose one of these with --variant.")
-        raise refusal("variant", name, ", ".join(allowed), question)
+        remedy = meant([str(name)], allowed, "Choose one of these with --variant.")
+        raise refusal("variant", name, ", ".join(allowed), remedy)
     return name
 
 
-def settings_of(variant: str) -> list[str]:
-    """The names of a variant's settings; plain attention has none."""
-    configs = ga.variant_configs()
-    return [f.name for f in fields(configs[variant])] if variant in configs else []
-
-
-def owners(name: str) -> list[str]:
+def owners(setting: str) -> list[str]:
     """The variants that have a setting of this name; none of a script's own flag."""
-    return [variant for variant in ga.variant_configs() if name in settings_of(variant)]
+    configs = ga.variant_configs().items()
+    return [variant for variant, each in configs if setting in (f.name for f in fields(each))]
 
 
 def fitting(flags: Mapping[str, Any], variant: str) -> dict[str, Any]:
     """The flags without those settings that only other variants have."""
-    return {n: v for n, v in flags.items() if not owners(n) or variant in owners(n)}
+    return {n: v for n, v in flags.items() if variant in (owners(n) or [variant])}
 
 
-def config_of(variant: str, values: Mapping[str, Any]) -> ga.VariantConfig | None:
+def config_of(variant: str, settings: Mapping[str, Any]) -> ga.VariantConfig | None:
     """The variant's config with these settings alone; None for plain attention.
 
     Raises ``Refused`` for a setting that the variant does not have.
     """
-    for name, value in values.items():
-        if variant not in owners(name):
-            raise refusal(
-                name,
-                value,
-                f"with variant {', '.join(owners(name))}",
-                f"variant {variant} has no such setting: drop the flag or choose the variant.",
-            )
+    for name, value in settings.items():
+        if variant not in (having := owners(name)):
+            remedy = f"variant {variant} has no such setting: drop the flag or choose the variant."
+            raise refusal(name, value, f"with variant {', '.join(having)}", remedy)
     if variant == NO_VARIANT:
         return None
-    return ga.variant_configs()[variant](**{n: _as_setting(v) for n, v in values.items()})
+    values = {
+        name: () if value == ["none"] else tuple(value) if isinstance(value, list) else value
+        for name, value in settings.items()
+    }
+    return ga.variant_configs()[variant](**values)
 
 
 def flags_of_all(configs: Mapping[str, type]) -> type:
@@ -71,7 +66,7 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
         hints = get_type_hints(config)
         for each in fields(config):
             scalar, repeats = flag_kind(hints[each.name])
-            kind: Any = list[scalar] | None if repeats else scalar | None  # type: ignore[valid-type]
+            kind: Any = list[scalar] if repeats else scalar  # type: ignore[valid-type]
             if each.name in made and made[each.name][1] != kind:
                 raise ValueError(
                     f"{variant}'s field {each.name} is {hints[each.name]}; allowed: the type "
@@ -84,13 +79,15 @@ def flags_of_all(configs: Mapping[str, type]) -> type:
 
 def summary(variant: str) -> str:
     """The variant's own settings with their defaults, in a line."""
-    settings = [f for f in fields(ga.variant_configs()[variant]) if f.name not in COMMON]
-    values = (f.default for f in settings)
-    texts = (" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values)
-    return ", ".join(f"{f.name} {text}" for f, text in zip(settings, texts, strict=True)) or "none"
+    texts = [
+        f"{f.name} {' '.join(map(str, f.default)) if isinstance(f.default, tuple) else f.default}"
+        for f in fields(ga.variant_configs()[variant])
+        if f.name not in COMMON
+    ]
+    return ", ".join(texts) or "none"
 
 
-def flag_kind(annotation: Any) -> tuple[type, bool]:
+def flag_kind(annotation: Any) -> tuple[Any, bool]:
     """Scalar type of an annotation like ``float | tuple[float, ...]``, and whether it repeats."""
     if get_origin(annotation) in (Union, types.UnionType):
         parts = [part for part in get_args(annotation) if part is not type(None)]
@@ -102,7 +99,3 @@ def flag_kind(annotation: Any) -> tuple[type, bool]:
     if get_origin(annotation) in (tuple, list):
         return get_args(annotation)[0], True
     return annotation, False
-
-
-def _as_setting(value: Any) -> Any:
-    return () if value == ["none"] else tuple(value) if isinstance(value, list) else value

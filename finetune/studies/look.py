@@ -113,7 +113,7 @@ def section(name: str, folder: Path) -> list[str]:
     return [
         f"## Inside: {numbers['sequences']} rows of the validation set, seeds {', '.join(seeds)}",
         "",
-        *report.Table(HEADINGS, rows).markdown(),
+        *report.Table([dict(zip(HEADINGS, row, strict=True)) for row in rows]).markdown(),
         "",
         "GFSA's and p-LaT's papers hold that their filters keep tokens from growing alike: a lower "
         "cosine, more high-frequency energy, a higher rank than plain attention has. That of A - I "
@@ -128,16 +128,17 @@ def section(name: str, folder: Path) -> list[str]:
 
 def verdict(compared: Sequence[TaskResult]) -> str:
     """Which arms' tokens were shown to be less alike, or more, by which statistics."""
-    statistics = defaultdict(list)  # of (less or more, arms)
+    statistics, ways = defaultdict(list), {"better": "less", "worse": "more"}
     for task in compared:
-        shown = [a for a in task.arms if a.paired and a.paired.corrected_p <= LEVEL]
-        is_less = {a.name: (a.paired.mean > 0) == task.greater_is_better for a in shown if a.paired}
-        for way in dict.fromkeys(is_less.values()):
-            arms = ", ".join(name for name, less in is_less.items() if less == way)
-            statistics["less" if way else "more", arms].append(task.task)
+        arms = defaultdict(list)
+        for arm in task.arms:
+            if arm.paired and arm.paired.corrected_p <= LEVEL:
+                arms[ways[task.direction_of(arm.paired)]].append(arm.name)
+        for way, names in arms.items():
+            statistics[way, ", ".join(names)].append(task.task)
     parts = [
-        f"tokens are {way} alike in {arms} by {', '.join(titles)}"
-        for (way, arms), titles in statistics.items()
+        f"tokens are {way} alike in {alike} by {', '.join(titles)}"
+        for (way, alike), titles in statistics.items()
     ]
     return f"Shown here: {'; '.join(parts) or 'no difference in any of these'}."
 

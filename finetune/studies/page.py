@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median, stdev
 from typing import Any
 
 from finetune.engine.results import write_json
@@ -55,7 +55,9 @@ def published(numbers: Mapping[str, Any]) -> dict[str, Any]:
             | {
                 "arms": [
                     arm | {"flags": {"variant": arm["flags"]["variant"], **flags}}
-                    for arm, flags in zip(task["arms"], report.own_flags(results.arms), strict=True)
+                    for arm, flags in zip(
+                        task["arms"], report.differing_flags(results.arms), strict=True
+                    )
                 ]
             }
             for task, results in zip(kept["tasks"], analyze.results_of(numbers), strict=True)
@@ -91,10 +93,8 @@ def study_page(study: Study, folder: Path) -> list[str]:
     numbers = _numbers(study.name, folder)
     results = analyze.results_of(numbers)
     remarks = (*report.verdicts(results), *numbers["notes"])
-    columns = ("paper", "setting", "figure")
-    reported = Table(
-        ("reported", *columns[1:]), [[row[x] for x in columns] for row in study.reported]
-    )
+    columns = {"reported": "paper", "setting": "setting", "figure": "figure"}
+    reported = Table([{n: row[key] for n, key in columns.items()} for row in study.reported])
     is_sweep = bool(results[0].settings)
     versions, git, machine = (
         analyze.origin_as_text(name, numbers[name]) for name in ("versions", "git", "machine")
@@ -122,10 +122,6 @@ def _numbers(name: str, folder: Path) -> dict[str, Any]:
     return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
-HEADINGS = (
-    *("study", "against", "signal to noise", "margin", "arm", "seeds", "change", "95 % interval"),
-    *("in the paper", "in our interval", "verdict"),
-)
 COLUMNS = (Path(__file__).parent / "columns.md").read_text("utf-8")
 
 
@@ -134,25 +130,24 @@ def lines(compared: Iterable[tuple[Study, TaskResult]]) -> list[str]:
     rows = []
     for study, plain in compared:
         for task in (plain, *analyze.against_degree_1([plain])):
-            effects = study.effects if task is plain else {}
-            for place, arm in enumerate(counted(task, study.again)):
-                head = _study(study, task) if place == 0 else [""] * 4
-                rows.append([*head, *_row(arm, task, effects.get(arm.name))])
-    return [*Table(HEADINGS, rows).markdown(), "", *COLUMNS.splitlines(), ""]
+            effects, first = study.effects if task is plain else {}, _study(study, task)
+            for arm in counted(task, study.again):
+                rows.append(first | _row(arm, task, effects.get(arm.name)))
+                first = dict.fromkeys(first, "")
+    return [*Table(rows).markdown(), "", *COLUMNS.splitlines(), ""] if rows else []
 
 
 def counted(task: TaskResult, again: Sequence[str]) -> list[ArmResult]:
-    """The arms that have a row: those compared, without what a study before has told."""
+    """The arms that have a row: those compared, without the runs of a study before."""
     return [arm for arm in task.arms if arm.paired is not None and arm.name not in again]
 
 
-def word(task: TaskResult, paired: Paired) -> str:
-    """The verdict on an arm: better, worse or not shown; and whether it counts."""
+def verdict(task: TaskResult, paired: Paired) -> str:
+    """Whether an arm is better, worse or neither was shown; and whether that counts."""
     if paired.corrected_p > LEVEL:
         return "not shown"
-    verdict = "better" if (paired.mean > 0) == task.greater_is_better else "worse"
-    size = abs(100 * paired.mean / _before(task, paired))
-    return verdict if size > margin(task.metric) else f"{verdict}, within the margin"
+    size, least = abs(100 * paired.mean), margin(task.metric) * abs(task.baseline_mean(paired))
+    return task.direction_of(paired) + ("" if size > least else ", within the margin")
 
 
 def signal_to_noise(task: TaskResult) -> tuple[float, float] | None:
@@ -170,32 +165,31 @@ def signal_to_noise(task: TaskResult) -> tuple[float, float] | None:
     return signal / stdev(plain), signal / median(spreads)
 
 
-def _study(study: Study, task: TaskResult) -> Sequence[str]:
+def _study(study: Study, task: TaskResult) -> dict[str, str]:
     first, ratios = task.arms[0], signal_to_noise(task)
-    return [
-        f"[{study.title}](evidence/{study.name}.md)",
-        f"{first.name}: {task.title} {task.arrow} {first.mean:.{decimals(task)}f}",
-        "{:.2g}, paired {:.2g}".format(*ratios) if ratios else NONE,
-        f"{margin(task.metric):g} %",
-    ]
+    return {
+        "study": f"[{study.title}](evidence/{study.name}.md)",
+        "against": f"{first.name}: {task.title} {task.arrow} {first.mean:.{decimals(task)}f}",
+        "signal to noise": "{:.2g}, paired {:.2g}".format(*ratios) if ratios else NONE,
+        "margin": f"{margin(task.metric):g} %",
+    }
 
 
-def _row(arm: ArmResult, task: TaskResult, effect: Effect | None) -> Sequence[str]:
+def _row(arm: ArmResult, task: TaskResult, effect: Effect | None) -> dict[str, str]:
     paired = arm.paired
     assert paired is not None
-    before = _before(task, paired)
+    before = task.baseline_mean(paired)
     ends = paired.interval.ends if paired.interval else ()
-    return [
-        *(arm.name, str(len(paired.differences)), in_per_cent(paired.mean, before)),
-        " to ".join(in_per_cent(end, before) for end in ends) or NONE,
-        *_of_paper(effect, [end / abs(before) for end in ends]),
-        word(task, paired),
-    ]
-
-
-def _before(task: TaskResult, paired: Paired) -> float:
-    """The mean of what an arm is held against, over its seeds."""
-    return fmean(task.arms[0].values[seed] for seed in paired.differences)
+    change, is_inside = _of_paper(effect, [end / abs(before) for end in ends if before])
+    return {
+        "arm": arm.name,
+        "seeds": str(len(paired.differences)),
+        "change": in_per_cent(paired.mean, before),
+        "95 % interval": " to ".join(in_per_cent(end, before) for end in ends) or NONE,
+        "in the paper": change,
+        "in our interval": is_inside,
+        "verdict": verdict(task, paired),
+    }
 
 
 def _of_paper(effect: Effect | None, ends: Sequence[float]) -> tuple[str, str]:

@@ -11,20 +11,22 @@ from typing import Any
 
 import datasets
 
-from finetune.experiments import command_line, conduct, plan
+from finetune.experiments import arms, command_line, conduct, plan
+from finetune.settings.variants import checked_variant
 from finetune.studies import ROOT, look, rows_by_name
 from tasks import demo_lm, image_classification
 
 Effect = str | Sequence[str | float]
 ROWS = 32  # of the validation set, for the look inside
 SOURCES = ("glue", "ptb", "bert", "shakespeare")  # of data and models, in the rows' braces
+HOW = ("processes", "threads", "report_only")  # flags of evidence.py that its experiments have too
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A row of `evidence.yaml`, which explains each field: a comparison, or with a space a sweep.
 
-    ``own`` are arms beside the file's, as compare.py's ``--variant_flags`` takes them; ``effects``
+    ``variant_flags`` are arms beside the file's, by name their flags; ``effects``
     the papers' own figures for an arm: before, after, and where, if that is not plain; or a text.
     ``again`` are arms that are the same runs as those of a study before. With ``reads``, there is a
     look inside the models of all complete seeds.
@@ -34,7 +36,7 @@ class Study:
     title: str
     script: str
     seeds: int
-    flags: str
+    flags: Mapping[str, Any]
     paper: str
     first_seed: int = 0
     reported: Sequence[Mapping[str, str]] = ()
@@ -42,8 +44,9 @@ class Study:
     space: str | None = None
     arms: str | None = None
     variants: Sequence[str] = ()
-    own: Sequence[str] = ()
+    variant_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline: str | None = None
+    metric: str | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
     again: Sequence[str] = ()
     start: str | None = None
@@ -56,22 +59,26 @@ class Study:
 
     def experiment(self, options: argparse.Namespace) -> plan.Experiment:
         """What is run; ``options`` are those of `evidence.py`."""
-        folder = ROOT / "finetune"
-        argv = [each.format(**_sources(options)) for each in self.flags.split()]
-        is_sweep = self.space is not None
-        parser = command_line.of_sweep() if is_sweep else command_line.of_comparison()
-        called, flags = parser.parse_known_args(argv)
-        called.script, called.output_dir = folder / self.script, options.runs / self.name
-        called.seeds, called.first_seed = self.seeds, self.first_seed
-        for name in ("processes", "threads", "report_only"):
-            setattr(called, name, getattr(options, name))
-        if is_sweep:
-            called.variant, called.space = self.variant, str(folder / f"spaces/{self.space}.yaml")
-            return plan.sweep(called, flags)
-        called.arms, called.variants = str(folder / f"arms/{self.arms}.yaml"), self.variants
-        called.variant_flags, called.baseline = self.own, self.baseline
-        called.keep_models = self.reads is not None
-        return plan.comparison(called, flags)
+        folder, seeds = ROOT / "finetune", {"seeds": self.seeds, "first_seed": self.first_seed}
+        parser = command_line.of_sweep() if self.space else command_line.of_comparison()
+        named: dict[str, Any] = {name: getattr(options, name) for name in HOW}
+        named |= {"script": folder / self.script, "output_dir": options.runs / self.name, **seeds}
+        named |= {"arms": f"{folder}/arms/{self.arms}.yaml", "variants": self.variants}
+        named |= {
+            "baseline": self.baseline,
+            "metric": self.metric,
+            "keep_models": self.reads is not None,
+        }
+        called = parser.parse_args([], argparse.Namespace(**named))
+        script, sources = plan.script_of(called), _sources(options)
+        texts = {n: v.format(**sources) if isinstance(v, str) else v for n, v in self.flags.items()}
+        common = script.schema.typed(texts, self.name)
+        if self.space is None:
+            chosen = arms.chosen(called, script, self.variant_flags)
+            return plan.experiment(called, script, chosen, common)
+        path = f"{folder}/spaces/{self.space}.yaml"
+        space = arms.read_space(path, script, checked_variant(self.variant))
+        return plan.experiment(called, script, [arms.PLAIN], common, space)
 
     def run(self, options: argparse.Namespace) -> int:
         """Run what is not done yet; returns the exit code."""

@@ -54,24 +54,21 @@ def test_recipes_need_no_network_and_flags_are_those_of_the_script(
             assert Path(found.train.output_dir) == row.folder
 
 
-def test_the_first_run_is_launched_and_the_others_call_main(
+def test_a_run_calls_main_and_writes_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands, calls, redirected = [], [], []
+    calls, redirected = [], []
     script = SimpleNamespace(main=calls.append)
-    monkeypatch.setattr(run.subprocess, "run", lambda command, **_: commands.append(command))
     monkeypatch.setattr(run.importlib, "import_module", {"finetune.glue": script}.get)
     monkeypatch.setattr(run.os, "dup2", lambda _, stream: redirected.append(stream))
     monkeypatch.chdir(tmp_path)
     console = Console(width=80, record=True)
     with ThreadPoolExecutor(1) as pool:
-        run.execute(ROWS[:3], pool, console)
-    assert [command[3:] for command in commands] == [ROWS[0].command[2:]]
-    assert "finetune/glue.py" in ROWS[0].command
-    assert calls == [row.arguments for row in ROWS[1:3]]
+        run.execute(ROWS[:2], pool, console)
+    assert calls == [row.arguments for row in ROWS[:2]]
     assert redirected == [1, 2, 1, 2]
-    assert all(row.log.is_file() for row in ROWS[:3])
-    assert all(f"glue: {TITLES[row.arm]}" in console.export_text(clear=False) for row in ROWS[:3])
+    assert all(row.log.is_file() for row in ROWS[:2])
+    assert all(f"glue: {TITLES[row.arm]}" in console.export_text(clear=False) for row in ROWS[:2])
 
 
 def test_a_run_that_fails_ends_the_demo_and_names_its_log(
@@ -80,7 +77,7 @@ def test_a_run_that_fails_ends_the_demo_and_names_its_log(
     def fail(row: Row) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(run, "launch", fail)
+    monkeypatch.setattr(run, "call", fail)
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="no") as raised:
         run.execute(ROWS[:1], pool, Console())

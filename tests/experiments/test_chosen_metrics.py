@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stepwise import made_job
 
-from finetune.experiments.execute import Job
 from finetune.experiments.plan import greater_is_better, metric_name
 
 MNLI = {
@@ -14,12 +15,12 @@ MNLI = {
     **{"test_accuracy_mm": 0.4, "best": {"metric": "eval_loss"}, "settings": {}},
     "greater_is_better": {"eval_accuracy_mm": True, "eval_loss": False, "eval_f1": True},
 }
-JOB = Job("name", Path("glue.py"), Path("folder"), {}, {})
+JOB = made_job(Path("glue.py"), Path("folder"), "m", 0)
 
 
 def test_the_main_metric_is_the_tasks_or_of_own_files_the_runs() -> None:
-    own = Job("name", Path("glue.py"), Path("folder"), {}, {}, main_metric="eval_accuracy_mm")
-    assert metric_name(None, own, MNLI) == "eval_accuracy_mm"
+    of_task = replace(JOB, main_metric="eval_accuracy_mm")
+    assert metric_name(None, of_task, MNLI) == "eval_accuracy_mm"
     assert metric_name(None, JOB, MNLI) == "eval_loss"
 
 

@@ -105,7 +105,7 @@ def test_the_run_of_a_killed_worker_goes_on_elsewhere(cluster: Cluster, tmp_path
     began = [line for line in log_of(waits).splitlines() if line.startswith("begins")]
     assert began == ["begins at 0", "begins at 2"]
     for run in wanted:
-        assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
+        assert run.results() == undisturbed(tmp_path / "here", run.seed)
 
 
 def interrupted_in(others: Sequence[Job]) -> Callable[[Job], str]:
@@ -129,7 +129,7 @@ def test_an_interrupt_ends_what_runs_on_workers(cluster: Cluster, tmp_path: Path
     with executors.dask(cluster.address, {}) as executor:
         assert run_all([first, *begun], executor=executor) == {}
     for run in begun:
-        assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
+        assert run.results() == undisturbed(tmp_path / "here", run.seed)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -174,7 +174,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(
     assert lines[-1].startswith("[2/2] seed-1: done")
     assert "begins at 2" in log_of(wanted[1])
     for run in wanted:
-        assert run.results() == undisturbed(tmp_path / "here", run.settings["seed"])
+        assert run.results() == undisturbed(tmp_path / "here", run.seed)
 
 
 def test_an_interrupt_cancels_the_jobs(in_processes: list[str], tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import glue_stand_in
 import pytest
+from stepwise import made_job
 
 from finetune import compare, sweep
 from finetune.experiments import analyze, command_line, plan, report
 from finetune.experiments.analyze import ArmResult, TaskResult
+from finetune.experiments.arms import Arm
 from finetune.experiments.execute import Job
 from finetune.experiments.report import verdicts
 
@@ -37,7 +40,8 @@ def job_of(folder: Path, arm: str, seed: int, rows: list[str], suffix: str = "")
     lines = [f"{i}\t{row}" for i, row in enumerate(rows)]
     text = "\n".join(["index\tprediction\tlabel", *lines]) + "\n"
     (own / f"eval_predictions{suffix}.tsv").write_text(text)
-    return Job(f"{arm}-{seed}", Path("glue.py"), own, {}, {}, task="cola", arm=arm, seed=seed)
+    job = made_job(Path("glue.py"), own, "m", seed)
+    return replace(job, arm=Arm(arm, {"variant": "none"}), task="cola")
 
 
 def test_one_answer_for_all_rows_is_a_warning(tmp_path: Path) -> None:
@@ -51,7 +55,7 @@ def test_one_answer_for_all_rows_is_a_warning(tmp_path: Path) -> None:
     ]
     job_of(tmp_path, "none", 0, ["1\t0", "1\t1"], "_mm")  # of another split
     found = task_of({"none": [0.1, 0.2], "gfsa": [0.3, 0.1, 0.2], "plat": [0.4], "xsa": [0.5, 0.6]})
-    assert analyze.warnings([found], jobs) == [
+    assert [*analyze.warnings([found], jobs)] == [
         "Warning: cola, gfsa, seed 0, 2: every row is predicted as 1; such a run has learned "
         "nothing that this metric could show.",
         "Warning: cola, xsa, seed 0: every row is predicted as no text; such a run has learned "
@@ -61,15 +65,15 @@ def test_one_answer_for_all_rows_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_metric_of_zero_in_all_seeds_is_told() -> None:
     found = {"none": [0.0, 0.0], "gfsa": [0.0, 0.1], "plat": [0.0, 0.0]}
-    assert analyze.warnings([task_of(found)], []) == [
+    assert [*analyze.warnings([task_of(found)], [])] == [
         "Warning: cola, none, plat: matthews correlation is 0 in all seeds."
     ]
-    assert analyze.warnings([task_of(found, greater=False)], []) == []  # no error is no fault
+    assert [*analyze.warnings([task_of(found, greater=False)], [])] == []  # no error is no fault
 
 
 def test_arms_that_tie_exactly_are_told() -> None:
     found = task_of({"none": [0.5, 0.6], "gfsa": [0.5, 0.6], "plat": [0.6, 0.5]}, gfsa=0.0)
-    assert analyze.warnings([found], []) == [
+    assert [*analyze.warnings([found], [])] == [
         "Warning: cola, none, gfsa: the same matthews correlation in all 2 seeds. Their filters "
         "had no effect, or were not learned, or the metric is too coarse to part them."
     ]
@@ -127,7 +131,8 @@ def test_the_confirming_command_keeps_every_flag(
     swept = plan.sweep(options, flags)
     jobs = swept.jobs([*swept.arms, *swept.space.grid()])
     (fake / "out").mkdir()
-    winner = ArmResult(jobs[1].arm, {}, jobs[1].flags, jobs[1].setting)
+    setting = jobs[1].arm
+    winner = ArmResult(setting.name, {}, setting.flags, setting.setting)
     python, script, *confirming = shlex.split(report.confirmation(winner, swept))
     assert (python, script) == ("python", str(fake / "compare.py"))
     again, flags = command_line.of_comparison().parse_known_args(confirming)
@@ -135,8 +140,8 @@ def test_the_confirming_command_keeps_every_flag(
     new = confirmed.jobs(confirmed.arms)
     assert [job.seed for job in new] == [seed for seed in range(2, 10) for _ in range(2)]
     for before, after in zip(jobs[:2], new[:2], strict=True):
-        assert before.arm == after.arm
-        assert {**before.flags, "seed": after.seed} == after.flags
-        assert {**before.settings, "seed": after.seed} == after.settings
+        assert before.arm.name == after.arm.name
+        where = {"seed": after.seed, "output_dir": str(after.folder)}
+        assert before.run.training(**where) == after.run
     assert (confirmed.metric, again.launcher) == (swept.metric, options.launcher)
     assert compare.main([*confirming, "--dry_run"]) == 0

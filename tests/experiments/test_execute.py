@@ -6,14 +6,13 @@ import json
 import multiprocessing
 import os
 import signal
-import time
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 import warm
-from stepwise import run_all, wait_for
+from stepwise import made_job, run_all, wait_for
 
 from finetune.engine import locks
 from finetune.errors import Refused
@@ -31,10 +30,10 @@ words = sys.argv[1:]
 given = yaml.safe_load(Path(words[words.index("--recipe") + 1]).read_text())
 out = Path(given["output_dir"])
 print("begins", words[2:] == ["--resume_from_checkpoint", "last"], flush=True)
-if given.get("do") == "fail" and not (out / "mended").exists():
+if given["model_name_or_path"] == "fail" and not (out / "mended").exists():
     print("Training 10%\\rTraining 20%\\rTraining 30%")
     sys.exit("the disk is full")
-if given.get("do") == "wait" and not (out / "began").exists():
+if given["model_name_or_path"] == "wait" and not (out / "began").exists():
     (out / "step_5").mkdir(exist_ok=True)
     (out / "step_5" / "manifest.json").touch()
     (out / "began").touch()
@@ -54,9 +53,8 @@ def fake(tmp_path: Path) -> Path:
     return path
 
 
-def job_of(script: Path, seed: int, do: str = "", name: str = "") -> Job:
-    folder = script.parent / "out" / (name or f"seed-{seed}")
-    return Job(folder.name, script, folder, {"seed": seed, "do": do}, {"seed": seed})
+def job_of(script: Path, seed: int, do: str = "m", name: str = "", **flags: object) -> Job:
+    return made_job(script, script.parent / "out" / (name or f"seed-{seed}"), do, seed, **flags)
 
 
 def test_runs_are_done_once_and_leave_no_weights(fake: Path) -> None:
@@ -66,7 +64,7 @@ def test_runs_are_done_once_and_leave_no_weights(fake: Path) -> None:
         assert run_all(wanted, executor=executor, log=lines.append) == {}
     assert sorted(line[:5] for line in lines) == ["[1/3]", "[2/3]", "[3/3]"]
     for run in wanted:
-        assert run.results() == {"settings": run.settings, "threads": "3"}
+        assert run.results() == {"settings": {"seed": run.seed}, "threads": "3"}
         assert run.record()["wall_seconds"] > 0
         assert not (run.folder / "model.safetensors").exists()
         assert not (run.folder / "step_9").exists()
@@ -125,12 +123,12 @@ from finetune.errors import exit_with, refusal
 
 def main():
     given = yaml.safe_load(Path(sys.argv[sys.argv.index("--recipe") + 1]).read_text())
-    out = Path(given["output_dir"])
+    out, do = Path(given["output_dir"]), given["model_name_or_path"]
     with (out.parent / "calls.txt").open("a") as calls:
-        calls.write(given["do"] + "\\n")
-    if given["do"] == "trained":
+        calls.write(do + "\\n")
+    if do == "trained":
         (out / "train_log.jsonl").touch()
-    if given["do"] in ("column", "trained", given.get("variant")):
+    if do in ("column", "trained"):
         raise refusal("column", "x", "y", "Mend it.")
     (out / "all_results.json").write_text('{"settings": {"seed": %s}}' % given["seed"])
 
@@ -142,31 +140,27 @@ exit_with(main)
 @pytest.mark.parametrize(
     ("asked", "started"),
     [
-        (["column none cola", "column gfsa cola", "column plat cola"], 1),
-        (["column gfsa cola", "column gfsa cola", "column plat cola", "column xsa cola"], 3),
-        (["column none cola", "column none mrpc", "column gfsa cola"], 2),
-        (["column none cola", "ok none mrpc", "column gfsa cola"], None),
-        (["gfsa gfsa cola", "ok none cola", "ok plat cola"], None),  # that filter's own mistake
-        (["trained none cola", "ok gfsa cola", "ok plat cola"], None),  # of one seed, perhaps
+        (["column none", "ok gfsa", "ok plat"], 1),
+        (["ok none", "column gfsa", "ok plat"], None),  # that filter's own mistake
+        (["trained none", "column gfsa", "ok plat"], None),  # of one seed, perhaps
     ],
 )
-def test_what_every_run_is_refused_for_is_met_once(
+def test_a_run_that_is_refused_first_ends_all(
     tmp_path: Path, asked: list[str], started: int | None
 ) -> None:
-    """Here a word of what is wrong, variant and task of each run; others go on to the last."""
+    """Here a word of what is wrong, and the variant of each run; others go on to the last."""
     script = tmp_path / "fake.py"
     script.write_text(REFUSED)
     wanted = []
     for seed, words in enumerate(asked):
-        do, variant, task = words.split()
-        run = job_of(script, seed, do)
-        wanted.append(replace(run, flags=run.flags | {"variant": variant, "task_name": task}))
+        do, variant = words.split()
+        wanted.append(job_of(script, seed, do, variant=variant))
     options = Options([warm.python("finetune")])
     if started is None:
         missing = run_all(wanted, options)
         assert len(missing) == sum(not words.startswith("ok") for words in asked)
     else:
-        with pytest.raises(Refused, match=r"every other run: error: column is 'x'; allowed: y\."):
+        with pytest.raises(Refused, match=r"^seed-0 is refused: column is 'x'; allowed: y\."):
             run_all(wanted, options)
     calls = (tmp_path / "out" / "calls.txt").read_text().splitlines()
     assert len(calls) == (started or len(wanted))
@@ -217,20 +211,30 @@ def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_an_orphan_keeps_its_folder_until_it_ends(fake: Path) -> None:
-    run, other = job_of(fake, 1, "wait"), job_of(fake, 2)
+def test_a_run_ends_with_its_killed_comparison_and_goes_on_with_the_next(fake: Path) -> None:
+    run = job_of(fake, 1, "wait")
     process, child = parent(run), child_of(run)
     process.kill()
     process.join(200)
-    lines: list[str] = []
-    missing = run_all([run, other], log=lines.append)
-    assert missing == {"seed-1": execute.ELSEWHERE}
-    assert f"left to process {child} on" in "\n".join(lines)
-    assert other.is_done()
-    os.kill(child, signal.SIGKILL)
-    while is_alive(child):
-        time.sleep(0.02)
     assert run_all([run]) == {}
+    assert not is_alive(child)
+    assert "begins True" in (run.folder / execute.LOG).read_text()
+
+
+def test_a_run_that_another_comparison_does_is_awaited(
+    fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other = job_of(fake, 1, "wait"), job_of(fake, 2)
+    process, child = parent(run), child_of(run)
+    with executors.local([{}] * 2) as executor, ThreadPoolExecutor() as threads:
+        second = threads.submit(run_all, [run, other], executor=executor)
+        wait_for(other.is_done)
+        assert not second.done()
+        os.kill(child, signal.SIGKILL)
+        assert second.result(200) == {}
+    process.join(200)
+    assert f"seed-1: process {child} on " in capsys.readouterr().out
+    assert "begins True" in (run.folder / execute.LOG).read_text()
 
 
 def test_an_interrupt_ends_all_that_run(fake: Path) -> None:
@@ -267,12 +271,12 @@ def test_a_run_that_measured_more_than_is_asked_is_as_good(fake: Path) -> None:
     settings = {"seed": 1, "metric": ["f1", "own.py"]}
     (run.folder / "all_results.json").write_text(json.dumps({"settings": settings}))
     for asked in (None, ["f1"], ["own.py", "f1"]):
-        assert replace(run, settings={"seed": 1, "metric": asked}).faults() == []
-    (fault,) = replace(run, settings={"seed": 1, "metric": ["recall"]}).faults()
+        assert job_of(fake, 1, metric=asked).faults() == []
+    (fault,) = job_of(fake, 1, metric=["recall"]).faults()
     assert fault == "metric: ['f1', 'own.py'] -> ['recall']"
     (run.folder / "all_results.json").write_text('{"settings": {"seed": 1}}')
-    assert replace(run, settings={"seed": 1, "metric": None}).faults() == []
-    (fault,) = replace(run, settings={"seed": 1, "metric": ["f1"]}).faults()
+    assert job_of(fake, 1).faults() == []
+    (fault,) = job_of(fake, 1, metric=["f1"]).faults()
     assert fault == "metric: None -> ['f1']"
 
 

@@ -163,20 +163,20 @@ def test_a_run_that_its_executor_has_lost_is_told_and_the_others_go_on(tmp_path:
 def test_another_machine_needs_the_folder_and_begins_paths_where_they_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = job_of(tmp_path, 1)
-    relative = replace(run, script=Path("script.py"), folder=run.folder.relative_to(tmp_path))
-    options = Options(home=tmp_path)
+    job = replace(job_of(tmp_path, 1), script=Path("script.py"))
+    monkeypatch.chdir(tmp_path)
+    options = Options()
     monkeypatch.chdir("/")
-    outcome = execute.do(relative, options)
+    outcome = execute.do(job, options)
     assert outcome.status == execute.FAILED
-    assert f"does not see {run.folder}. Put output_dir on" in outcome.reason
-    run.folder.mkdir(parents=True)
-    assert execute.do(relative, options).status == execute.DONE
-    assert run.results()["settings"] == {"seed": 1}
+    assert f"does not see {job.folder}. Put output_dir on" in outcome.reason
+    job.folder.mkdir(parents=True)
+    assert execute.do(job, options).status == execute.DONE
+    assert job.results()["settings"] == {"seed": 1}
 
 
 def test_a_lost_workers_folder_is_waited_for(tmp_path: Path) -> None:
-    job, options = job_of(tmp_path, 1), Options(home=tmp_path, owner="somebody")
+    job, options = job_of(tmp_path, 1), Options(owner="somebody")
     with ThreadPoolExecutor() as threads:
         with locks.held(job.folder):
             waiting = threads.submit(execute.do, job, options)
@@ -186,5 +186,5 @@ def test_a_lost_workers_folder_is_waited_for(tmp_path: Path) -> None:
             assert stopped.result().reason == "stopped"
             assert not waiting.done()
         assert waiting.result().status == execute.DONE
-    assert execute.do(job_of(tmp_path, 3), Options(owner="another")).reason == "stopped"
+    assert execute.do(job, Options(owner="another")).reason == "stopped"
     assert not execute.RUNNING

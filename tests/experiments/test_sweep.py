@@ -135,7 +135,7 @@ def test_a_metric_of_an_own_module_is_measured_by_the_runs_and_compared(fake: Pa
         (
             "ordr: [2]",
             (),
-            r"flag ordr is \[2\]; allowed: trainable, layers, order, .*w_K, [a-z].*mean order",
+            r"flag ordr is \[2\]; allowed: .*learning_rate, .*order, .*w_K.* Did you mean order",
         ),
         ("p: [2.0]", (), r"flag p is \[2.0\]; allowed: .*w_0.* It is a setting of plat"),
         ("order: []", (), r"order is \[\]; allowed: one or more values"),

@@ -101,7 +101,8 @@ def test_only_seeds_of_both_are_paired() -> None:
 
 
 def test_a_table_has_three_forms() -> None:
-    table = Table(["name", "95 % interval"], [["a_b", "1 ± 2"], ["c|d", "↑"]])
+    rows = [{"name": "a_b", "95 % interval": "1 ± 2"}, {"name": "c|d", "95 % interval": "↑"}]
+    table = Table(rows)
     assert table.text() == [
         *("name  95 % interval", "----  -------------", "a_b   1 ± 2", "c|d   ↑"),
     ]

@@ -130,7 +130,7 @@ def test_yaml_that_means_too_much_is_refused_in_a_line(
     path = tmp_path / "file.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     for read in (
-        lambda: recipes.read(str(path), ["seed"]),
+        lambda: recipes.read(str(path)),
         lambda: arms.read(str(path)),
         lambda: arms.read_space(str(path), Script(ROOT / "glue.py"), "gfsa"),
     ):

@@ -40,13 +40,13 @@ def test_a_study_is_an_experiment_that_its_script_takes(
     experiment = study.experiment(options)
     grid = experiment.space.grid() if experiment.space else []
     jobs = experiment.jobs([*experiment.arms, *grid])
-    arms = {job.arm for job in jobs}
+    arms = {job.arm.name for job in jobs}
     assert len(jobs) == study.seeds * len(arms)
     assert len(arms) > 1
     assert "none" in arms
     for job in jobs:  # what a study did does not change with the scripts' own rate
-        settings = experiment.script.run(job.flags)
-        assert (settings.filter.filter_learning_rate is not None) == settings.learns_scalars()
+        rate = job.run.filter.filter_learning_rate
+        assert (rate is not None) == job.run.learns_scalars()
 
 
 def test_the_page_is_written_again_without_any_runs(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_numbers_of_the_page_are_what_their_values_give(study: Study) -> Non
 
 def row(name: str, title: str) -> Study:
     reported = [{"paper": "GFSA", "setting": "larger", "figure": "1.0"}]
-    common = {"script": "lm.py", "seeds": 8, "flags": "", "arms": "papers", "variants": ["none"]}
+    common = {"script": "lm.py", "seeds": 8, "flags": {}, "arms": "papers", "variants": ["none"]}
     effects = {"plat": [34.1, 33.5, "WikiText"], "laplacian": "drawn"}
     return Study(
         name=name, title=title, paper="Theirs.", reported=reported, effects=effects, **common
@@ -126,9 +126,13 @@ def task_of(*arms: list[float]) -> TaskResult:
 def test_an_effect_counts_if_it_is_larger_than_the_margin() -> None:
     """1 % of a perplexity: half of it is shown, and no more."""
     plain = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]
-    for share, word in ((0.995, "better, within the margin"), (0.98, "better"), (1.02, "worse")):
+    for share, verdict in ((0.995, "better, within the margin"), (0.98, "better"), (1.02, "worse")):
         task = task_of(plain, [share * value for value in plain])
-        assert page.word(task, task.arms[1].paired) == word
+        assert page.verdict(task, task.arms[1].paired) == verdict
+    task = task_of([0.0] * 6, plain)  # of nothing, any change is larger than the margin
+    assert page.verdict(task, task.arms[1].paired) == "worse"
+    shown = "\n".join(page.lines([(row("study", "Of nothing"), task)]))
+    assert "| arm1 | 6 | - | - to - | - | - | worse |" in shown
 
 
 def test_signal_to_noise_by_hand() -> None:

@@ -66,7 +66,7 @@ def own(path: Path, returned: str = ALL_KINDS) -> str:
     return str(path)
 
 
-# By hand. Of labels: of the four predicted 1, three are; of the five that are 1, three are predicted.
+# By hand. Of labels: of four predicted 1, three are; of five that are 1, three are predicted.
 # Of numbers: deviations from the means 2.75 and 3, multiplied out; ranks differ by 1, 1, 0, 0.
 # Of texts: "cat" is for "bat", " it" and "no" are missing.
 SCORES = (np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 5.0]))

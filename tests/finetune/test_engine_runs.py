@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-import tiny_task
-from tiny_run import COLA
+from glue_runs import flags
 
 import hf_graphattn as ga
 from finetune import glue
@@ -16,16 +15,7 @@ from finetune.engine import checkpoints, storage
 from finetune.engine.progress import LOG, Selection
 from finetune.settings.training import TrainArguments
 
-
-def flags(tmp_path: Path, *others: str) -> list[str]:
-    if not (tmp_path / "data").exists():
-        tiny_task.save_data(COLA, tmp_path / "data")
-        tiny_task.save_bert(tmp_path / "bert")
-    return [
-        *("--task_name", "cola", "--dataset_name", str(tmp_path / "data"), "--max_length", "32"),
-        *("--model_name_or_path", str(tmp_path / "bert"), "--output_dir", str(tmp_path / "out")),
-        *("--per_device_train_batch_size", "4", "--learning_rate", "0.02", *others),
-    ]
+RATE = ("--learning_rate", "0.02")
 
 
 def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
@@ -33,7 +23,7 @@ def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
     stopping = ("--early_stopping_patience", "2", "--metric_for_best_model", "loss")
     stopping += ("--greater_is_better",)
     long = ("--num_train_epochs", "12", "--do_predict", "--report_to", "tensorboard")
-    argv = flags(tmp_path, "--variant", "gfsa", "--layers", "0", *stopping, *long)
+    argv = flags(tmp_path, "cola", *RATE, "--variant", "gfsa", "--layers", "0", *stopping, *long)
     results = glue.main(argv)
     losses = [epoch["eval_loss"] for epoch in results["history"]]
     best = losses.index(max(losses))
@@ -52,7 +42,7 @@ def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
     assert all(line["tokens_per_s"] > 0 and line["tokens"] > 4 for line in steps)
     assert [line["eval_loss"] for line in lines if "eval_loss" in line] == losses
     # The saved model is the best epoch's: measured again without training it gives its loss.
-    again = flags(tmp_path, "--do_eval_only", "--output_dir", str(tmp_path / "measured"))
+    again = flags(tmp_path, "cola", "--do_eval_only", "--output_dir", str(tmp_path / "measured"))
     again[again.index(str(tmp_path / "bert"))] = str(out)
     measured = glue.main(again)
     assert measured["eval_loss"] == pytest.approx(losses[best], abs=1e-6)
@@ -64,7 +54,7 @@ def test_the_best_epoch_is_tested_saved_and_logged(tmp_path: Path) -> None:
 def test_a_failed_final_save_keeps_the_model_that_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv = flags(tmp_path, "--num_train_epochs", "1")
+    argv = flags(tmp_path, "cola")
     glue.main(argv)
     (tmp_path / "out" / "model.safetensors").write_bytes(b"the former")
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import tiny_task
 import torch
+from glue_runs import flags
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 import tasks
@@ -20,19 +21,6 @@ from tasks.metrics import scores
 
 def read(folder: Path, suffix: str = "") -> pd.DataFrame:
     return examples.read(folder / EVALUATED.format(suffix))
-
-
-def flags(folder: Path, name: str, *others: str) -> list[str]:
-    """Of a run on the rows of a GLUE task, made once."""
-    task = tasks.get(name, "glue")
-    if not (folder / "data").exists():
-        tiny_task.save_data(task, folder / "data")
-        tiny_task.save_bert(folder / "bert", num_labels=len(task.label_names) or 1)
-    return [
-        *("--task_name", name, "--dataset_name", str(folder / "data"), "--max_length", "32"),
-        *("--model_name_or_path", str(folder / "bert"), "--output_dir", str(folder / "out")),
-        *others,
-    ]
 
 
 def test_predictions_are_of_the_weights_that_are_kept(tmp_path: Path) -> None:

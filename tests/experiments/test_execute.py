@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import warm
 from stepwise import run_all, wait_for
 
 from finetune.engine import locks
@@ -34,6 +33,13 @@ print("begins", words[2:] == ["--resume_from_checkpoint", "last"], flush=True)
 if given.get("do") == "fail" and not (out / "mended").exists():
     print("Training 10%\\rTraining 20%\\rTraining 30%")
     sys.exit("the disk is full")
+with (out.parent / "calls.txt").open("a") as calls:
+    calls.write(out.name + "\\n")
+if given.get("do") == "trained":
+    (out / "train_log.jsonl").touch()
+if given.get("do") in ("column", "trained", given.get("variant", "none")):
+    print("error: column is 'x'; allowed: y. Mend it.")
+    sys.exit(2)
 if given.get("do") == "wait" and not (out / "began").exists():
     (out / "step_5").mkdir(exist_ok=True)
     (out / "step_5" / "manifest.json").touch()
@@ -114,31 +120,6 @@ def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> N
     assert run_all(wanted) == {}
 
 
-REFUSED = """
-import sys
-from pathlib import Path
-
-import yaml
-
-from finetune.errors import exit_with, refusal
-
-
-def main():
-    given = yaml.safe_load(Path(sys.argv[sys.argv.index("--recipe") + 1]).read_text())
-    out = Path(given["output_dir"])
-    with (out.parent / "calls.txt").open("a") as calls:
-        calls.write(given["do"] + "\\n")
-    if given["do"] == "trained":
-        (out / "train_log.jsonl").touch()
-    if given["do"] in ("column", "trained", given.get("variant")):
-        raise refusal("column", "x", "y", "Mend it.")
-    (out / "all_results.json").write_text('{"settings": {"seed": %s}}' % given["seed"])
-
-
-exit_with(main)
-"""
-
-
 @pytest.mark.parametrize(
     ("asked", "started"),
     [
@@ -151,24 +132,21 @@ exit_with(main)
     ],
 )
 def test_what_every_run_is_refused_for_is_met_once(
-    tmp_path: Path, asked: list[str], started: int | None
+    fake: Path, asked: list[str], started: int | None
 ) -> None:
     """Here a word of what is wrong, variant and task of each run; others go on to the last."""
-    script = tmp_path / "fake.py"
-    script.write_text(REFUSED)
     wanted = []
     for seed, words in enumerate(asked):
         do, variant, task = words.split()
-        run = job_of(script, seed, do)
+        run = job_of(fake, seed, do)
         wanted.append(replace(run, flags=run.flags | {"variant": variant, "task_name": task}))
-    options = Options([warm.python("finetune")])
     if started is None:
-        missing = run_all(wanted, options)
+        missing = run_all(wanted)
         assert len(missing) == sum(not words.startswith("ok") for words in asked)
     else:
         with pytest.raises(Refused, match=r"every other run: error: column is 'x'; allowed: y\."):
-            run_all(wanted, options)
-    calls = (tmp_path / "out" / "calls.txt").read_text().splitlines()
+            run_all(wanted)
+    calls = (fake.parent / "out" / "calls.txt").read_text().splitlines()
     assert len(calls) == (started or len(wanted))
 
 

@@ -63,6 +63,7 @@ def test_the_extra_that_is_named_has_the_package(package: str) -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
     names = "\n".join(extras["optional-dependencies"][errors.EXTRAS[package]])
     assert {"PIL": "pillow"}.get(package, package) in names
+    assert errors.EXTRAS.keys() >= {"distributed", "submitit", "optuna"}
 
 
 def test_the_error_of_a_process_that_reads_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
+from tiny_task import save_splits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -136,18 +137,13 @@ def rows(functions: Iterable[str]) -> Dataset:
     )
 
 
-def save_data(folder: Path, functions: Iterable[str] = FUNCTIONS) -> Path:
-    """Splits of the functions in the hub's layout with its card; returns the folder."""
-    (folder / "default").mkdir(parents=True)
-    card = ["---", "configs:", "- config_name: default", "  data_files:"]
+def save_data(folder: Path, functions: Iterable[str] = FUNCTIONS, *, card: bool = True) -> Path:
+    """Splits of the functions in the hub's layout; returns the folder."""
     pool = tuple(functions)
-    for split, count in SIZES.items():
-        rows(pool[i % len(pool)] for i in range(count)).to_parquet(
-            folder / "default" / f"{split}-00000-of-00001.parquet"
-        )
-        card += [f"  - split: {split}", f"    path: default/{split}-*"]
-    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
-    return folder
+    splits = {
+        split: rows(pool[i % len(pool)] for i in range(count)) for split, count in SIZES.items()
+    }
+    return save_splits(folder, splits, card=card)
 
 
 def _save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:

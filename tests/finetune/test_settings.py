@@ -162,40 +162,35 @@ def test_values_of_yaml_get_their_flags_types(values: dict, typed: dict | None) 
         assert glue.SCHEMA.typed(values) == typed
 
 
-SCRIPTS = tuple(families())
-HEAVY = {"datasets", "accelerate", "pandas", "pyarrow", "torch._dynamo"}
+HEAVY = ("datasets", "accelerate", "pandas", "pyarrow", "torch._dynamo")
+HELP, GONE = ["--help"], ["--model_name_or_path", "./gone", "--output_dir", "o"]
 
 
-def test_a_wrong_flag_is_told_before_anything_heavy_is_imported() -> None:
-    """Torch is, since a variant's settings are with its filter, and transformers for its parser."""
+@pytest.mark.parametrize(
+    ("scripts", "calls", "heavy"),
+    [
+        # Torch is, since a variant's settings are with its filter; transformers for its parser.
+        (tuple(families()), (HELP, ["--bogus"], GONE), HEAVY),
+        (("compare", "sweep", "evidence"), (HELP,), (*HEAVY, "torch", "transformers")),
+    ],
+)
+def test_flags_are_told_before_anything_heavy_is_imported(
+    scripts: tuple[str, ...], calls: tuple[list[str], ...], heavy: tuple[str, ...]
+) -> None:
     program = f"""
 import importlib, sys
-for name in {SCRIPTS}:
-    for words in (["--help"], ["--bogus"], ["--model_name_or_path", "./gone", "--output_dir", "o"]):
+for name in {scripts}:
+    for words in {calls}:
         try:
             importlib.import_module(f"finetune.{{name}}").main(words)
         except (SystemExit, ValueError) as error:
             print(repr(error)[:40], file=sys.stderr)
-print("loaded:", *({HEAVY} & set(sys.modules)))
+print("loaded:", *({set(heavy)} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(done.stderr.splitlines()) == 3 * len(SCRIPTS)
+    assert len(done.stderr.splitlines()) == len(calls) * len(scripts)
     assert done.stdout.splitlines()[-1] == "loaded:"
-
-
-@pytest.mark.parametrize("script", ["compare", "sweep", "evidence"])
-def test_what_runs_scripts_says_its_flags_before_torch_is_imported(script: str) -> None:
-    program = f"""
-import sys
-from finetune import {script}
-try:
-    {script}.main(["--help"])
-except SystemExit:
-    print("loaded:", *({HEAVY | {"torch", "transformers"}} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
 
 
 def test_code_is_cut_later() -> None:

@@ -13,6 +13,7 @@ import pytest
 import soundfile
 import tiny_speech
 import torch
+from glue_runs import written
 from hub_server import pushed
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForCTC, AutoProcessor, pipeline
@@ -73,22 +74,18 @@ def test_measured_is_what_the_saved_model_hears_in_each_file_alone(
 ) -> None:
     """Though rows are padded to batches, and read in another order."""
     results = run(tmp_path, *untrained(tmp_path), *flags)
-    assert tiny_speech.written(tmp_path / "out")["eval_wer"] == results["eval_wer"]
+    assert written(tmp_path)["eval_wer"] == results["eval_wer"]
     model = ga.from_pretrained(tmp_path / "out", auto_class=AutoModelForCTC) if flags else None
     model = model or AutoModelForCTC.from_pretrained(tmp_path / "out")
     texts = tiny_speech.TEXTS[-2:]
-    written, nats = heard(model, tmp_path, texts)
-    assert results["eval_wer"] == jiwer.wer(list(texts), written)
-    assert results["eval_cer"] == jiwer.cer(list(texts), written)
+    hears, nats = heard(model, tmp_path, texts)
+    assert results["eval_wer"] == jiwer.wer(list(texts), hears)
+    assert results["eval_cer"] == jiwer.cer(list(texts), hears)
     assert results["eval_loss"] == pytest.approx(np.mean(nats), rel=1e-4)
     lines = (tmp_path / "out" / "eval_predictions.tsv").read_text().splitlines()[1:]
-    assert lines == [f"{i}\t{a}\t{b}" for i, (a, b) in enumerate(zip(written, texts, strict=True))]
+    assert lines == [f"{i}\t{a}\t{b}" for i, (a, b) in enumerate(zip(hears, texts, strict=True))]
     better = results["greater_is_better"]
     assert [better[f"eval_{name}"] for name in ("loss", "wer", "cer")] == [False] * 3
-
-
-class KilledError(BaseException):
-    """Stands for the process's end."""
 
 
 RANDOM = {
@@ -112,12 +109,12 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
 
     def until_killed(self: CTC, model: Any, batch: Any) -> torch.Tensor:
         if next(calls) == 3:
-            raise KilledError
+            raise KeyboardInterrupt
         return loss(self, model, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(CTC, "loss", until_killed)
-        with pytest.raises(KilledError):
+        with pytest.raises(KeyboardInterrupt):
             run(tmp_path, *flags)
     np.random.seed(5)
     resumed = run(tmp_path, *flags, "--resume_from_checkpoint", "last")

@@ -156,6 +156,49 @@ def test_the_shipped_recipes_are_of_their_scripts(path: Path) -> None:
     assert (plain.variant, plain.train) == (None, found.train)
 
 
+OF_DEVIGN = {"task_name": "defect", "num_train_epochs": 10, "early_stopping_patience": 2}
+OF_CODE = {"max_length": 512, "per_device_train_batch_size": 16}
+# What the papers say, by the beginnings of the recipes' names.
+PAPERS: dict[str, dict[str, Any]] = {
+    "glue-bert-gfsa": {"order": 4, "w_0": -0.01, "weight_decay": 0.0},
+    "glue-roberta-gfsa": {"order": 6, "w_0": -0.05, "weight_decay": 0.0},
+    "glue-albert-gfsa": {"order": 10, "w_0": 0.05, "weight_decay": 0.0},
+    "ptb-gpt2-gfsa": {"order": 7, "num_train_epochs": 15},
+    "wikitext2-gpt2-gfsa": {"order": 9, "num_train_epochs": 10},
+    "wikitext103-gpt2-gfsa": {"order": 3, "num_train_epochs": 4},
+    "wikitext103-gpt2-plat": {
+        "p": [1.5, 2.5],
+        "block_size": 256,
+        "stride": 1,
+        "max_grad_norm": 0.25,
+    },
+    "shakespeare-char-laplacian": {
+        **{"learning_rate": 1e-3, "schedule": {"min_lr": 1e-4}, "max_grad_norm": 1},
+        **{"adam_beta1": 0.9, "adam_beta2": 0.99, "weight_decay": 0.1, "eval_steps": 250},
+        **{"num_warmup_steps": 100, "max_train_steps": 5000, "metric_for_best_model": "loss"},
+        "keeps_best": True,
+    },
+    "devign-codet5": {**OF_CODE, **OF_DEVIGN, "objective": "generate"},
+    "clone-": {**OF_CODE, "task_name": "clone", "objective": "classify"},
+}
+for _name in ("codebert", "roberta", "plbart"):
+    PAPERS[f"devign-{_name}"] = {**OF_CODE, **OF_DEVIGN, "objective": "classify"}
+for _name in ("ptb", "wikitext2", "wikitext103"):
+    PAPERS[f"{_name}-gpt2-gfsa"] |= {"learning_rate": 5e-5, "per_device_train_batch_size": 4}
+
+
+@pytest.mark.parametrize("start", PAPERS)
+def test_recipes_are_those_of_the_papers(start: str) -> None:
+    paths = [path for path in RECIPES if path.stem.startswith(start)]
+    assert paths
+    for path in paths:
+        (script,) = [script for begins, script in SCRIPTS.items() if re.match(begins, path.name)]
+        run = script.SCHEMA.parse(["--recipe", str(path)])
+        train = {"schedule": run.train.schedule_settings, "keeps_best": run.train.keeps_best}
+        found = run.deciding() | train
+        assert {name: found.get(name) for name in PAPERS[start]} == PAPERS[start]
+
+
 # What the hub has under the names in the recipes, as far as a filter sees it.
 HUB: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", {}),

@@ -41,7 +41,7 @@ def test_a_language_models_metrics_are_measured_by_the_objective() -> None:
     for name in tasks.names("lm"):
         task = tasks.get(name, "lm")
         assert task.metrics == (LOSS, PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
-        assert task.main_metric == "perplexity"
+        assert (task.main_metric, task.word_level) == ("perplexity", name != "demo")
         assert not any(metric.greater_is_better for metric in task.metrics)
         assert scores(task.metrics, np.zeros(2), np.zeros(2)) == {}
 

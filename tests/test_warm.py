@@ -25,12 +25,13 @@ def run(*words: object, start: str = "torch", **how: object) -> subprocess.Compl
 
 
 def test_the_imports_are_done_and_ours_are_not_among_them() -> None:
-    """Nor those that read the environment of huggingface_hub, where it is another."""
+    """Those that read the environment of huggingface_hub are so in each environment."""
     known = (*STARTS["finetune"].split(), "hf_graphattn", "finetune", "tasks")
     for start, loaded in STARTS.items():
         assert run("-c", LOADED, *known, start=start).stdout == f"{loaded}\n"
-    other = os.environ | {"HF_HOME": "/elsewhere"}
-    assert run("-c", LOADED, *known, start="finetune", env=other).stdout == "torch\n"
+    code, other = "from huggingface_hub import constants as c; print(c.HF_HOME)", {"HF_HOME": "/e"}
+    found = run("-c", f"{LOADED}; {code}", "datasets", start="finetune", env=os.environ | other)
+    assert found.stdout == "datasets\n/e\n"
 
 
 def test_a_program_is_given_what_it_would_be(tmp_path: Path) -> None:

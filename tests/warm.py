@@ -5,7 +5,7 @@ that need both. One process imports them once and forks itself for every program
 is the path of an executable that is used as `sys.executable` is, with a script, `-m` or `-c`:
 
     torch          torch, and whatever needs no setting of the environment, is imported
-    transformers   and transformers, in the environment of huggingface_hub that the tests have
+    transformers   and transformers, for one environment of huggingface_hub
     finetune       and what the training scripts import
 
 Our own modules are never imported beforehand. A program that says what it imported, that an import
@@ -32,8 +32,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,15 +68,13 @@ def serving() -> Iterator[None]:
         return
     folder = Path(tempfile.mkdtemp(prefix="warm-"))  # a socket's path must be short
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-I", __file__, str(folder)]
-    server = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | single
-    )
-    assert server.stdout is not None
-    server.stdout.readline()  # it listens
+    ended, lasts = os.pipe()
+    command = [sys.executable, "-I", __file__, str(folder), str(ended)]
+    subprocess.run(command, check=True, env=os.environ | single, pass_fds=(ended,))
     for start in MODULES:
-        words = [sys.executable, "-IS", __file__, str(folder), start, json.dumps(read_at_import())]
-        (folder / start).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        known = [str(folder), str(ended), start, json.dumps(read_at_import())]
+        line = shlex.join([sys.executable, "-IS", __file__, *known])
+        (folder / start).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         (folder / start).chmod(0o755)
     before, os.environ[FOLDER] = os.environ.get(FOLDER), str(folder)
     try:
@@ -83,8 +83,9 @@ def serving() -> Iterator[None]:
         del os.environ[FOLDER]
         if before is not None:
             os.environ[FOLDER] = before
-        server.communicate()  # the end of its input is its end
-        shutil.rmtree(folder)
+        os.close(lasts)  # which ends what forks
+        os.close(ended)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_at_import() -> dict[str, str]:
@@ -92,25 +93,41 @@ def read_at_import() -> dict[str, str]:
     return {name: x for name, x in os.environ.items() if name.startswith(READ_AT_IMPORT)}
 
 
-def ask(folder: str, start: str, environment: str, words: list[str]) -> int:
+def ask(folder: str, ended: str, start: str, environment: str, words: list[str]) -> int:
     """Have a program run by what forks, which lasts as long as this process; its exit code.
 
-    In another environment of huggingface_hub than the server's, a fork of torch alone runs it.
+    Another environment of huggingface_hub has processes of its own, forked from that of torch.
     """
-    here = {"folder": os.getcwd(), "environment": dict(os.environ)}
-    here |= {"executable": str(Path(folder) / start), "words": words}
-    if json.loads(environment) != read_at_import():
-        start = "torch"
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(f"{folder}/{start}.socket")
-    socket.send_fds(connection, [json.dumps(here).encode()], [0, 1, 2])
+    here, executable = read_at_import(), str(Path(folder) / start)
+    if start != "torch" and json.loads(environment) != here:
+        outer, folder = folder, f"{folder}/{zlib.crc32(json.dumps(sorted(here.items())).encode())}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+            send(outer, "torch", executable, [__file__, folder, ended])
+    return send(folder, start, executable, words)
+
+
+def send(folder: str, start: str, executable: str, words: list[str]) -> int:
+    connection, address = seqpacket(), f"{folder}/{start}.socket"
+    for _ in range(1000):  # the first that needs the process has started it
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            connection.connect(address)
+            break
+        time.sleep(0.02)
+    request = {"folder": os.getcwd(), "environment": dict(os.environ)}
+    request |= {"executable": executable, "words": words}
+    socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
     return int(connection.recv(64) or b"1")
 
 
-def serve(listening: dict[str, socket.socket]) -> None:
+def seqpacket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def serve(listening: dict[str, socket.socket], ended: int) -> NoReturn:
     """Fork for each program of the first start, and a process that serves the others."""
-    if 0 in select.select([0, *listening.values()], [], [])[0]:  # until then nothing is imported
-        os._exit(0)
+    if ended in select.select([ended, *listening.values()], [], [])[0]:
+        os._exit(0)  # nothing is imported before it is needed
     (start, source), *others = listening.items()
     for name in MODULES[start]:
         importlib.import_module(name)
@@ -118,10 +135,10 @@ def serve(listening: dict[str, socket.socket]) -> None:
     gc.freeze()
     if others and os.fork() == 0:
         source.close()
-        serve(dict(others))
+        serve(dict(others), ended)
     for _, other in others:
         other.close()
-    while 0 not in select.select([0, source], [], [])[0]:
+    while ended not in select.select([ended, source], [], [])[0]:
         connection, _ = source.accept()
         if os.fork() == 0:
             source.close()
@@ -206,24 +223,27 @@ def execute(words: list[str]) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def main(folder: str, *asked: str) -> None:
+def main(folder: str, ended: str, *asked: str) -> None:
     if not asked:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a program's parent ended
-        listening = {name: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for name in MODULES}
+        listening = {name: seqpacket() for name in MODULES}
         for name, source in listening.items():
             source.bind(f"{folder}/{name}.socket")
             source.listen(128)
-        print("listening", flush=True)
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), 1)
-        serve(listening)
+        if os.fork() == 0:
+            os.setsid()
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a program's parent ends
+            with open(os.devnull, "r+b") as nothing:
+                for standard in (0, 1, 2):
+                    os.dup2(nothing.fileno(), standard)
+            serve(listening, int(ended))
+        return
     start, environment, *words = asked
     while words[:1] == ["-u"]:
         del words[0]
     # A flag that changes the interpreter itself, or no program at all, is the real one's affair.
     if not words or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
         os.execv(sys.executable, [sys.executable, *words])
-    code = ask(folder, start, environment, words)
+    code = ask(folder, ended, start, environment, words)
     if code < 0:
         os.kill(os.getpid(), -code)
     sys.exit(code)

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny_task
+import torch
 import warm
+from transformers import AutoTokenizer
 
 import tasks
 
@@ -33,3 +36,15 @@ def flags(tmp_path: Path, task: str, *others: str) -> list[str]:
 def written(tmp_path: Path) -> dict[str, Any]:
     """The results of such a run."""
     return json.loads((tmp_path / "out" / "all_results.json").read_text())
+
+
+def check_loss(model: torch.nn.Module, folder: Path, loss: float) -> None:
+    """The loaded model's loss on CoLA's validation rows is the one that the run wrote."""
+    texts = tiny_task.rows(tasks.get("cola"), 5)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(texts["sentence"][:], padding=True, return_tensors="pt")
+    model.eval()
+    with torch.no_grad():
+        logits = model(**batch).logits
+    found = torch.nn.functional.cross_entropy(logits, torch.tensor(texts["label"][:]))
+    assert float(found) == pytest.approx(loss, abs=1e-6)

@@ -204,35 +204,28 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(found[1][name], found[0])
 
     def _send(self, data: bytes, sha: str) -> None:
+        """The file, or the part of it that is asked for."""
         start, end = 0, len(data)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        headers = {"ETag": f'"{_etag(data)}"', "X-Repo-Commit": sha}
         if asked:
             start, end = int(asked[1]), min(int(asked[2] or len(data)) + 1, len(data))
-        part = data[start:end]
-        self.send_response(206 if asked else 200)
-        self.send_header("ETag", f'"{_etag(data)}"')
-        self.send_header("X-Repo-Commit", sha)
-        self.send_header("Content-Length", str(len(part)))
-        if asked:
-            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(part)
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+        self._answer(206 if asked else 200, data[start:end], headers)
 
     def _json(self, value: object, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self._answer(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _fail(self, status: int, code: str) -> None:
+        self._answer(status, b"", {"X-Error-Code": code, "X-Error-Message": code})
+
+    def _answer(self, status: int, data: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("X-Error-Code", code)
-        self.send_header("X-Error-Message", code)
-        self.send_header("Content-Length", "0")
+        for name, value in (headers | {"Content-Length": str(len(data))}).items():
+            self.send_header(name, value)
         self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
 def _entry(name: str, data: bytes) -> dict[str, Any]:

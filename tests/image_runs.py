@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,11 +54,6 @@ def replaced(argv: list[str], **values: str | None) -> list[str]:
         place = found.index(f"--{name}")
         found[place : place + 2] = [] if value is None else [f"--{name}", value]
     return found
-
-
-def written(tmp_path: Path) -> dict[str, Any]:
-    """The results of such a run."""
-    return json.loads((tmp_path / "out" / "all_results.json").read_text())
 
 
 def resumed_as_if_never_stopped(tmp_path: Path, *others: str, without: Sequence[str] = ()) -> None:

@@ -154,20 +154,21 @@ CONTROLS = {  # each column of README's table: the study, its digits, and the na
 FILTERS = ("a gain a head", "degree 1", "GFSA, K = 3", "degree 2", "plain attention, 2,260")
 
 
-@pytest.mark.parametrize(("column", "study"), [*enumerate(CONTROLS)])
-def test_the_table_of_controls_says_what_the_studies_found(column: int, study: str) -> None:
-    (places, names), arms = CONTROLS[study], _arms(study)
-    for begins, name in zip(FILTERS, names, strict=False):  # plain attention in one column
-        paired = arms[name].paired
-        mean = _shown(f"{paired.mean:+.{places}f}", arms[name])
-        cell = _row(README, begins)[2 + column]
-        assert cell == f"{mean} ({paired.interval.as_text(places)})"
+CELLS = [  # plain attention in one column
+    (begins, 2 + column, study, places, name)
+    for column, (study, (places, names)) in enumerate(CONTROLS.items())
+    for begins, name in zip(FILTERS, names, strict=False)
+]
+CELLS.append(("a learned sink", 2, "scalars-ptb", 3, "sink-1e-2"))
 
 
-def test_readmes_row_of_the_sink_says_what_its_study_found() -> None:
-    arm = _arms("scalars-ptb")["sink-1e-2"]
-    mean, interval = f"{arm.paired.mean:+.3f}", arm.paired.interval.as_text(3)
-    assert _row(README, "a learned sink")[2] == f"{_shown(mean, arm)} ({interval})"
+@pytest.mark.parametrize(("begins", "column", "study", "places", "name"), CELLS)
+def test_the_table_of_controls_says_what_the_studies_found(
+    begins: str, column: int, study: str, places: int, name: str
+) -> None:
+    arm = _arms(study)[name]
+    mean, interval = _shown(f"{arm.paired.mean:+.{places}f}", arm), arm.paired.interval
+    assert _row(README, begins)[column] == f"{mean} ({interval.as_text(places)})"
 
 
 FIELD = {
@@ -218,37 +219,26 @@ def test_the_table_of_attention_says_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begins", "name", "case"),
+    ("begins", "name", "case", "digits"),
     [
-        ("GPT-2 small, 1 x 1024, no attention dropout", "step-gpt2", "gpt2"),
-        ("GPT-2 small, 1 x 1024, dropout 0.1", "step-gpt2-dropout", "gpt2-dropout"),
-        ("BERT-base, 8 x 128, dropout 0.1", "step-bert-dropout", "bert-dropout"),
+        ("GPT-2 small, 1 x 1024, no attention dropout", "step-gpt2", "gpt2", 1),
+        ("GPT-2 small, 1 x 1024, dropout 0.1", "step-gpt2-dropout", "gpt2-dropout", 1),
+        ("BERT-base, 8 x 128, dropout 0.1", "step-bert-dropout", "bert-dropout", 1),
+        ("BERT-base, 8 x 128 tokens", "inference", "bert", 2),
+        ("GPT-2 small, 1 x 1024 tokens, a prefill", "inference", "gpt2-prefill", 2),
+        ("ViT-base", "inference", "vit", 2),
+        ("GPT-2 small, a token after 128", "decode", "128", 2),
+        ("GPT-2 small, a token after 768", "decode", "768", 2),
     ],
 )
-def test_the_table_of_steps_says_what_was_measured(begins: str, name: str, case: str) -> None:
-    timed = _measured(name)["cases"][case]
+def test_the_tables_of_speed_say_what_was_measured(
+    begins: str, name: str, case: str, digits: int
+) -> None:
+    timed = _measured(name)["contexts" if name == "decode" else "cases"][case]
     _, plain, *others = _row(TEXTS["speed.md"], begins)
-    assert plain == f"{timed['plain']['seconds']:.1f} s"
+    assert plain == f"{timed['plain']['seconds']:.{digits}f} s"
     expected = [f"{timed[form]['ratio']:.2f}" if form in timed else "not run" for form in FORMS]
     assert others == expected
-
-
-@pytest.mark.parametrize(
-    ("begins", "name", "case"),
-    [
-        ("BERT-base, 8 x 128 tokens", "inference", "bert"),
-        ("GPT-2 small, 1 x 1024 tokens, a prefill", "inference", "gpt2-prefill"),
-        ("ViT-base", "inference", "vit"),
-        ("GPT-2 small, a token after 128", "decode", "128"),
-        ("GPT-2 small, a token after 768", "decode", "768"),
-    ],
-)
-def test_the_table_of_inference_says_what_was_measured(begins: str, name: str, case: str) -> None:
-    measured = _measured(name)
-    timed = measured["cases" if name == "inference" else "contexts"][case]
-    _, plain, *others = _row(TEXTS["speed.md"], begins)
-    assert plain == f"{timed['plain']['seconds']:.2f} s"
-    assert others == [f"{timed[form]['ratio']:.2f}" for form in FORMS]
 
 
 def test_the_table_of_estimates_follows_from_what_was_measured() -> None:

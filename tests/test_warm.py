@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import warm
 pytestmark = pytest.mark.skipif(
     warm.python() == sys.executable, reason="this system's processes are not forked"
 )
+STARTS = {"torch": "torch", "transformers": "torch transformers"}
+STARTS["finetune"] = f"{STARTS['transformers']} datasets"
+LOADED = "import sys; print(*(name for name in sys.argv[1:] if name in sys.modules))"
 
 
 def run(*words: object, start: str = "torch", **how: object) -> subprocess.CompletedProcess[str]:
@@ -21,14 +25,13 @@ def run(*words: object, start: str = "torch", **how: object) -> subprocess.Compl
 
 
 def test_the_imports_are_done_and_ours_are_not_among_them() -> None:
-    own = "'hf_graphattn', 'finetune', 'tasks'"
-    code = (
-        f"import sys; print(*('torch' in sys.modules, *(n for n in ({own}) if n in sys.modules)))"
-    )
-    for start in warm.STARTS:
-        assert run("-c", code, start=start).stdout == "True\n"
-    found = run("-c", "import sys; print('transformers' in sys.modules)").stdout
-    assert found == "False\n"
+    """Those that read the environment of huggingface_hub are so in each environment."""
+    known = (*STARTS["finetune"].split(), "hf_graphattn", "finetune", "tasks")
+    for start, loaded in STARTS.items():
+        assert run("-c", LOADED, *known, start=start).stdout == f"{loaded}\n"
+    code, other = "from huggingface_hub import constants as c; print(c.HF_HOME)", {"HF_HOME": "/e"}
+    found = run("-c", f"{LOADED}; {code}", "datasets", start="finetune", env=os.environ | other)
+    assert found.stdout == "datasets\n/e\n"
 
 
 def test_a_program_is_given_what_it_would_be(tmp_path: Path) -> None:
@@ -38,12 +41,12 @@ def test_a_program_is_given_what_it_would_be(tmp_path: Path) -> None:
         "print(sys.argv[1:], os.getcwd(), os.environ['OWN'], sys.path[:2], input(), sys.executable)"
     )
     how = {"cwd": tmp_path, "env": {"OWN": "1", "PYTHONPATH": "/own"}, "input": "read\n"}
-    found = run(script, "a", "b c", **how)
+    found = run(script, "a", "-u", **how)
     paths = [str(tmp_path), "/own"]
-    expected = f"['a', 'b c'] {tmp_path} 1 {paths} read {warm.python('torch')}\n"
+    expected = f"['a', '-u'] {tmp_path} 1 {paths} read {warm.python('torch')}\n"
     assert (found.stdout, found.stderr, found.returncode) == (expected, "", 0)
     module = run("-u", "-m", "script", "d", **how)
-    assert module.stdout == expected.replace("['a', 'b c']", "['d']")
+    assert module.stdout == expected.replace("['a', '-u']", "['d']")
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import tiny
 import torch
 from datasets import Dataset
+from tiny_task import save_splits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    BartConfig,
-    BartForConditionalGeneration,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
     T5Tokenizer,
 )
 
@@ -61,45 +59,24 @@ def bart_tokenizer() -> PreTrainedTokenizerBase:
     )
 
 
+IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+
+
 def save_t5(folder: Path) -> Path:
-    """A random T5 of two layers and four heads, with its tokenizer; returns the folder."""
+    """A random T5 with its tokenizer; returns the folder."""
     torch.manual_seed(0)
     tokenizer = t5_tokenizer()
-    config = T5Config(
-        vocab_size=len(tokenizer),
-        d_model=32,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-        dropout_rate=0.0,
-    )
-    return _save(T5ForConditionalGeneration(config), tokenizer, folder)
+    model = tiny.build("T5", vocab_size=len(tokenizer), dropout_rate=0.0)
+    return _save(model, tokenizer, folder)
 
 
 def save_bart(folder: Path) -> Path:
-    """A random BART of two layers and four heads, with its tokenizer; returns the folder."""
+    """A random BART with its tokenizer; returns the folder."""
     torch.manual_seed(0)
     tokenizer = bart_tokenizer()
-    config = BartConfig(
-        vocab_size=len(tokenizer),
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        max_position_embeddings=64,
-        bos_token_id=0,
-        pad_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=2,
-        forced_eos_token_id=2,
-        dropout=0.0,
-    )
-    return _save(BartForConditionalGeneration(config), tokenizer, folder)
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "dropout": 0.0}
+    model = tiny.build("BART", **sizes, **IDS, forced_eos_token_id=2)
+    return _save(model, tokenizer, folder)
 
 
 def save_writer(kind: str, folder: Path, text: str) -> Path:
@@ -136,18 +113,13 @@ def rows(functions: Iterable[str]) -> Dataset:
     )
 
 
-def save_data(folder: Path, functions: Iterable[str] = FUNCTIONS) -> Path:
-    """Splits of the functions in the hub's layout with its card; returns the folder."""
-    (folder / "default").mkdir(parents=True)
-    card = ["---", "configs:", "- config_name: default", "  data_files:"]
+def save_data(folder: Path, functions: Iterable[str] = FUNCTIONS, *, card: bool = True) -> Path:
+    """Splits of the functions in the hub's layout; returns the folder."""
     pool = tuple(functions)
-    for split, count in SIZES.items():
-        rows(pool[i % len(pool)] for i in range(count)).to_parquet(
-            folder / "default" / f"{split}-00000-of-00001.parquet"
-        )
-        card += [f"  - split: {split}", f"    path: default/{split}-*"]
-    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
-    return folder
+    splits = {
+        split: rows(pool[i % len(pool)] for i in range(count)) for split, count in SIZES.items()
+    }
+    return save_splits(folder, splits, card=card)
 
 
 def _save(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:

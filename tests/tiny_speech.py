@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,8 +82,3 @@ def save_model(folder: Path, texts: Sequence[str] = TEXTS, **settings: object) -
     Wav2Vec2ForCTC(config(**(known | settings))).save_pretrained(folder)
     Wav2Vec2Processor(extractor(), tokenizer).save_pretrained(folder)
     return folder
-
-
-def written(folder: Path) -> dict[str, object]:
-    """The results of a run."""
-    return json.loads((folder / "all_results.json").read_text())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from datasets import ClassLabel, Dataset, Features, Value
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -76,15 +77,26 @@ def rows(task: Task, count: int, *, hidden: bool = False) -> Dataset:
     )
 
 
-def save_data(task: Task, folder: Path, *, train: int = 8, held_out: int = 5) -> Path:
-    """The task's splits as parquet in the hub's layout, one folder a config; returns ``folder``."""
-    config = folder / (task.dataset_config or "")
-    config.mkdir(parents=True)
-    rows(task, train).to_parquet(config / f"{task.train_split}-00000-of-00001.parquet")
-    for split in task.validation_splits:
-        rows(task, held_out).to_parquet(config / f"{split.name}-00000-of-00001.parquet")
-    for split in task.test_splits:
-        rows(task, held_out, hidden=True).to_parquet(
-            config / f"{split.name}-00000-of-00001.parquet"
-        )
+def save_splits(
+    folder: Path, splits: dict[str, Dataset], config: str = "default", *, card: bool = False
+) -> Path:
+    """Splits as parquet in the hub's layout, with its card or without; returns ``folder``."""
+    (folder / config).mkdir(parents=True, exist_ok=True)
+    files = {split: str(Path(config, f"{split}-00000-of-00001.parquet")) for split in splits}
+    for split, table in splits.items():
+        table.to_parquet(folder / files[split])
+    if card:
+        listed = [{"split": split, "path": path} for split, path in files.items()]
+        said = {"configs": [{"config_name": config, "data_files": listed}]}
+        (folder / "README.md").write_text(f"---\n{yaml.safe_dump(said)}---\n")
     return folder
+
+
+def save_data(
+    task: Task, folder: Path, *, train: int = 8, held_out: int = 5, card: bool = False
+) -> Path:
+    """The task's splits in the hub's layout; returns ``folder``."""
+    splits = {task.train_split: rows(task, train)}
+    splits |= {split.name: rows(task, held_out) for split in task.validation_splits}
+    splits |= {split.name: rows(task, held_out, hidden=True) for split in task.test_splits}
+    return save_splits(folder, splits, task.dataset_config or "", card=card)

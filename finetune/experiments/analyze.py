@@ -314,7 +314,7 @@ def _constant(task: TaskResult, jobs: Sequence[Job]) -> Iterator[str]:
             files = evaluated(job.folder)
             end = max((end for end in files if task.metric.endswith(end)), key=len, default=None)
             if end is not None and (text := constant(files[end])) is not None:
-                seeds[job.arm, text].append(str(job.seed))
+                seeds[job.arm.name, text].append(str(job.seed))
     for (arm, text), which in seeds.items():
         start = f"{arm}, seed {', '.join(which)}: {text}; "
         yield f"{start}such a run has learned nothing that this metric could show."

@@ -8,8 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tiny_task
 import warm
 from PIL import Image
+
+import tasks
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -28,11 +31,12 @@ measure.write(Path(sys.argv[-1]), found)
 """
 
 
-def run(script: str, *arguments: object) -> str:
-    command = [warm.python("transformers"), str(BENCHMARKS / script), *map(str, arguments)]
+def run(script: str, *arguments: object, code: int = 0) -> str:
+    """What it prints; where it fails so, its errors."""
+    command = [warm.python("finetune"), str(BENCHMARKS / script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
 
 
 def test_attention_writes_a_table_its_numbers_and_a_plot(tmp_path: Path) -> None:
@@ -44,14 +48,8 @@ def test_attention_writes_a_table_its_numbers_and_a_plot(tmp_path: Path) -> None
     assert found["machine"]["versions"]["torch"]
     for length in ("32", "48"):
         row = found["lengths"][length]
-        assert set(row) == {
-            "plain",
-            "gfsa",
-            "laplacian",
-            "plat",
-            "published gfsa",
-            "published plat",
-        }
+        forms = ("gfsa", "laplacian", "plat", "published gfsa", "published plat")
+        assert set(row) == {"plain", *forms}
         assert row["plain"]["ratio"] == 1.0
         assert all(timing["seconds"] > 0 and timing["rounds"] == 3 for timing in row.values())
         assert all(timing["peak_bytes"] >= 0 for timing in row.values())
@@ -89,3 +87,36 @@ def test_how_often_an_interval_holds() -> None:
     student, bca = (float(re.search(rf"{n} normal ([\d.]+)%", line)[1]) for n in ("t", "BCa"))
     assert 91 <= student <= 99
     assert 60 <= bca <= 88
+
+
+def test_every_row_of_the_choice_has_the_backends_and_what_auto_chooses(tmp_path: Path) -> None:
+    target = tmp_path / "choice.json"
+    sizes = ("--shapes", "1x130", "--threads", 1, "--dropout", 0, 0.1, "--rounds", 1)
+    shown = run("choice.py", *sizes, "--output", target)
+    rows = json.loads(target.read_text("utf-8"))["rows"]
+    assert len(shown.splitlines()) == len(rows) == 6
+    for row in rows:
+        backends = ["sdpa", "eager"] if row["dropout"] else ["shared", "sdpa", "eager"]
+        assert list(row["times"]) == ["plain", *backends]
+        assert row["auto"] == ("eager" if row["dropout"] else "shared")
+
+
+CASES = ("Trainer", "glue.py --group_by_length", "minimal loop", "glue.py, evaluation")
+
+
+def test_cases_of_the_main_job_are_measured_and_rounds_are_added(tmp_path: Path) -> None:
+    tiny_task.save_data(tasks.get("sst2"), tmp_path / "glue")
+    tiny_task.save_bert(tmp_path / "bert")
+    target = tmp_path / "out.json"
+    job = {"task": "sst2", "rows": 8, "batch": 4}
+    target.write_text(json.dumps({"job": job, "rounds": [{}]}))
+    sources = ("--model", tmp_path / "bert", "--dataset", tmp_path / "glue", "--batch", 4)
+    words = ("main_job.py", *sources, "--rounds", 1, "--output", target, "--cases", *CASES)
+    shown = run(*words, "--rows", 8)
+    written = json.loads(target.read_text())
+    _, added = written["rounds"]
+    assert tuple(added) == CASES
+    assert all(value > 0 for case in added.values() for value in case.values())
+    assert written["job"] == job
+    assert tuple(line.split("  ")[0] for line in shown.splitlines()) == CASES
+    assert "name another file" in run(*words, "--rows", 16, code=1)

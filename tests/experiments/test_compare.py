@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 import tiny_task
-import torch
 import warm
 from tiny_run import COLA, trainer
 
 import hf_graphattn as ga
 from finetune import compare, glue
-from finetune.experiments import analyze, arms, command_line, examples, report
+from finetune.experiments import analyze, arms, examples, report
 from finetune.models.loading import filter_statistics
 from finetune.settings import recipes
 
@@ -113,14 +111,15 @@ def test_everything_is_written(compared: Path) -> None:
     assert found["method"][-1] == f"Arms: none: --variant none; {own}"
     assert (found["seeds"], found["runs"]) == ([0, 1], 4)
     assert 0 < found["hours"] < 1
-    assert found["machine"]["device"] == "cpu"
-    assert found["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert (found["machine"]["device"], "torch" in found["versions"]) == ("cpu", True)
     assert not list(out.rglob("*.safetensors"))
 
 
 def test_the_tables_can_be_written_again_from_the_numbers(compared: Path) -> None:
     numbers = json.loads((compared / "out/comparison.json").read_text())
     found = analyze.results_of(numbers)
+    for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
+        assert (compared / f"out/differences.{kind}").read_bytes().startswith(start)
     table = report.table(found)
     for text, ending in (
         ("\n".join(table.text()), "txt"),
@@ -133,13 +132,6 @@ def test_the_tables_can_be_written_again_from_the_numbers(compared: Path) -> Non
     assert {name: numbers[name] for name in ("tasks", "seeds")} == json.loads(
         json.dumps(analyze.as_json(found))
     )
-
-
-def test_figures_are_drawn(compared: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert (compared / "out/differences.png").read_bytes().startswith(b"\x89PNG")
-    assert (compared / "out/differences.pdf").read_bytes().startswith(b"%PDF")
-    assert "</svg>" in (compared / "out/differences.svg").read_text()
 
 
 def test_other_settings_are_refused_and_nothing_is_run(compared: Path) -> None:
@@ -181,11 +173,3 @@ def test_two_runs_by_example(
     assert found["resamples"] == 99
     with pytest.raises(ValueError, match=r"data.*eval_predictions.tsv.*--do_eval_only"):
         compare.main(["--examples", pair[0], str(compared / "data")])
-
-
-def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--script", SCRIPT, "--output_dir", "out", "--variants", "none", "gfas"]
-    with pytest.raises(SystemExit) as stopped:
-        command_line.exit_with(lambda: compare.main(argv))
-    assert stopped.value.code == 2
-    assert re.fullmatch(r"error: variants is 'gfas'; allowed: none, .*\n", capsys.readouterr().err)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import warm
 from stepwise import made_job, run_all, wait_for
 
 from finetune.engine import locks
@@ -33,6 +32,13 @@ print("begins", words[2:] == ["--resume_from_checkpoint", "last"], flush=True)
 if given["model_name_or_path"] == "fail" and not (out / "mended").exists():
     print("Training 10%\\rTraining 20%\\rTraining 30%")
     sys.exit("the disk is full")
+with (out.parent / "calls.txt").open("a") as calls:
+    calls.write(out.name + "\\n")
+if given["model_name_or_path"] == "trained":
+    (out / "train_log.jsonl").touch()
+if given["model_name_or_path"] in ("column", "trained"):
+    print("error: column is 'x'; allowed: y. Mend it.")
+    sys.exit(2)
 if given["model_name_or_path"] == "wait" and not (out / "began").exists():
     (out / "step_5").mkdir(exist_ok=True)
     (out / "step_5" / "manifest.json").touch()
@@ -112,31 +118,6 @@ def test_a_failed_run_is_told_with_its_log_and_the_others_go_on(fake: Path) -> N
     assert run_all(wanted) == {}
 
 
-REFUSED = """
-import sys
-from pathlib import Path
-
-import yaml
-
-from finetune.errors import exit_with, refusal
-
-
-def main():
-    given = yaml.safe_load(Path(sys.argv[sys.argv.index("--recipe") + 1]).read_text())
-    out, do = Path(given["output_dir"]), given["model_name_or_path"]
-    with (out.parent / "calls.txt").open("a") as calls:
-        calls.write(do + "\\n")
-    if do == "trained":
-        (out / "train_log.jsonl").touch()
-    if do in ("column", "trained"):
-        raise refusal("column", "x", "y", "Mend it.")
-    (out / "all_results.json").write_text('{"settings": {"seed": %s}}' % given["seed"])
-
-
-exit_with(main)
-"""
-
-
 @pytest.mark.parametrize(
     ("asked", "started"),
     [
@@ -146,23 +127,20 @@ exit_with(main)
     ],
 )
 def test_a_run_that_is_refused_first_ends_all(
-    tmp_path: Path, asked: list[str], started: int | None
+    fake: Path, asked: list[str], started: int | None
 ) -> None:
     """Here a word of what is wrong, and the variant of each run; others go on to the last."""
-    script = tmp_path / "fake.py"
-    script.write_text(REFUSED)
     wanted = []
     for seed, words in enumerate(asked):
         do, variant = words.split()
-        wanted.append(job_of(script, seed, do, variant=variant))
-    options = Options([warm.python("finetune")])
+        wanted.append(job_of(fake, seed, do, variant=variant))
     if started is None:
-        missing = run_all(wanted, options)
+        missing = run_all(wanted)
         assert len(missing) == sum(not words.startswith("ok") for words in asked)
     else:
         with pytest.raises(Refused, match=r"^seed-0 is refused: column is 'x'; allowed: y\."):
-            run_all(wanted, options)
-    calls = (tmp_path / "out" / "calls.txt").read_text().splitlines()
+            run_all(wanted)
+    calls = (fake.parent / "out" / "calls.txt").read_text().splitlines()
     assert len(calls) == (started or len(wanted))
 
 

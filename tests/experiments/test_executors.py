@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-import re
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,6 @@ import pytest
 from stepwise import job_of, run_all, wait_for
 
 from finetune.engine import locks
-from finetune.errors import exit_with
 from finetune.experiments import execute, executors
 from finetune.experiments.execute import Job, Options, Outcome
 from finetune.experiments.executors import Executor
@@ -29,7 +26,6 @@ from finetune.experiments.executors import Executor
         ("slurm_partition=gpu", r"'slurm_partition=gpu'; allowed: .* like timeout_min=600"),
         ("timeout_min=5 cluster=debug", r"allowed: .*cluster=local tries it here"),
         ("timeout_min=5 gpus", r"Parameter 'gpus' need to be prefixed by an executor name"),
-        ("timeout_min=5 slurm_gpu=1", r"Unknown argument 'gpu'.*Valid arguments: .*gpus_per_node"),
         ("timeout_min=5h", r"\"timeout_min\" expected type <class 'int'> \(but value: \"5h\"\)"),
     ],
 )
@@ -73,11 +69,7 @@ def test_options_reach_slurm_with_their_types(tmp_path: Path, srun: Path) -> Non
 @pytest.mark.parametrize(
     ("place", "options", "message"),
     [
-        (
-            "ray",
-            None,
-            r"executor is 'ray'; allowed: local, dask://HOST:PORT or slurm",
-        ),
+        ("ray", None, r"executor is 'ray'; allowed: local, dask://HOST:PORT or slurm"),
         ("dask://", None, r"executor is 'dask://'; allowed: local"),
         ("dask://here", None, r"executor is 'dask://here'; allowed: a cluster.*missing port"),
         ("slurm", ["timeout_min=5"], r"where slurm is, .*cluster=local tries it here\..*srun"),
@@ -96,25 +88,6 @@ def test_an_executor_that_is_none_is_refused(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match=message):
         executors.opened(given(tmp_path, place, executor_options=options))
-
-
-@pytest.mark.parametrize(
-    ("package", "extra", "executor"),
-    [("distributed", "dask", "dask://h:1"), ("submitit", "slurm", "slurm")],
-)
-def test_without_an_extra_the_error_says_how_to_get_it(
-    package: str,
-    extra: str,
-    executor: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    options = given(tmp_path, executor, executor_options=extra == "slurm" and ["timeout_min=5"])
-    with pytest.raises(SystemExit):
-        exit_with(lambda: executors.opened(options))
-    assert re.search(rf"error: {package} .*'\.\[{extra}\]' ", capsys.readouterr().err)
 
 
 def distant(call: Callable[[Job], Outcome]) -> Executor:

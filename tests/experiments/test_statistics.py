@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,10 +12,7 @@ from finetune.experiments import statistics
 @pytest.mark.parametrize(
     ("differences", "expected"),
     [
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 2 / 64),  # all positive: the two extreme sign patterns
-        ([0.1, 0.2, 0.3, 0.4, 0.5], 2 / 32),
-        ([-0.1, -0.2, -0.3, -0.4, -0.5, -0.6], 2 / 64),
-        ([0.1] * 6, 2 / 64),
+        ([0.1] * 6, 2 / 64),  # the two extreme sign patterns
         ([0.0] * 6, 1.0),
         # Sums of +-1 +-2 +-3 at least as far out as 1+2-3 = 0: all of them.
         ([1.0, 2.0, -3.0], 1.0),
@@ -65,31 +60,20 @@ def test_interval_is_students() -> None:
     found = statistics.t_interval(values)
     student = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert found.ends == pytest.approx(tuple(student))
-    by_hand = 2.364624 * values.std(ddof=1) / math.sqrt(8)  # t of 7 degrees of freedom
-    assert found.half_width == pytest.approx(by_hand, rel=1e-5)
-
-
-def test_interval_of_degenerate_values() -> None:
     assert statistics.t_interval([0.1]) is None
     assert statistics.t_interval([0.25] * 5).ends == (0.25, 0.25)
     assert statistics.t_interval([0.0, 1.0]).half_width == pytest.approx(12.7062 / 2, rel=1e-4)
 
 
-def test_least_shown_of_six_is_where_all_have_one_sign() -> None:
-    values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 8.0])  # mean 3: 5 above and 3 below
-    assert statistics.least_shown(values) == pytest.approx(5.0)
-    assert statistics.least_shown(-values) == pytest.approx(5.0)
-    assert statistics.least_shown(values[:5]) is None
-    assert statistics.least_shown([0.1] * 8) is None
-
-
-@pytest.mark.parametrize("count", [7, 9, 12])
+@pytest.mark.parametrize("count", [6, 9, 12])
 def test_least_shown_is_where_p_passes_five_per_cent(count: int) -> None:
     values = np.random.default_rng(count).normal(size=count)
     least, centred = statistics.least_shown(values), values - values.mean()
     above = [statistics.permutation_p(sign * (least + 1e-6) + centred) for sign in (1, -1)]
     below = [statistics.permutation_p(sign * (least - 1e-6) + centred) for sign in (1, -1)]
     assert max(above) <= 0.05 < max(below)
+    assert statistics.least_shown(values[:5]) is None
+    assert statistics.least_shown([0.1] * 8) is None
 
 
 def test_holm_by_hand() -> None:

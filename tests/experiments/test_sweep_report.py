@@ -84,28 +84,22 @@ def curves(axis) -> list:
     return [x for x in axis.lines if x.get_linestyle() == "-"]
 
 
-def test_the_figure_of_one_flag_has_the_means_and_plain_attention() -> None:
-    (axis,) = sensitivity(found_of(order=[7, 4, 5])).axes
-    (mean,) = curves(axis)
-    assert list(mean.get_xdata()) == [4, 5, 7]
-    assert list(mean.get_ydata()) == pytest.approx([1, 2, 0])
-    plain = next(line for line in axis.lines if line.get_label() == "plain attention")
-    assert plain.get_ydata() == pytest.approx([5, 5])
-    dots = [x for line in axis.lines if line.get_marker() == "." for x in line.get_xdata()]
-    assert sorted(dots) == [4, 4, 5, 5, 7, 7]
-    assert axis.get_xscale() == "linear"
-
-
-def test_paired_differences_are_drawn_beside_the_metric() -> None:
+def test_the_figure_of_one_flag_has_means_plain_attention_and_paired_differences() -> None:
     found = found_of(order=[7, 4], seeds=4)
     plain, *arms = found.arms
     for i, by_seed in enumerate(([1, 2, 3, 6], [-1, -2, -3, -2])):
         paired = Paired(dict(enumerate(by_seed)), Interval(i, i + 4), 0.1, 0.1, 0)
         arms[i] = replace(arms[i], paired=paired)
-    axis = sensitivity(replace(found, arms=[plain, *arms])).axes[1]
-    (mean,) = curves(axis)
-    assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([4, 7], [-2, 3])
-    (band,) = axis.collections  # half the intervals' widths about the means
+    above, below = sensitivity(replace(found, arms=[plain, *arms])).axes
+    means = [
+        list(mean.get_xydata().round(6).flat) for axis in (above, below) for mean in curves(axis)
+    ]
+    assert means == [[4, 1, 7, 0], [4, -2, 7, 3]]
+    line = next(line for line in above.lines if line.get_label() == "plain attention")
+    assert line.get_ydata() == pytest.approx([5, 5])
+    dots = [x for line in above.lines if line.get_marker() == "." for x in line.get_xdata()]
+    assert sorted(dots) == [4] * 4 + [7] * 4
+    (band,) = below.collections  # half the intervals' widths about the means
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
     assert corners == {(4, -4), (4, 0), (7, 1), (7, 5)}
 

@@ -1,4 +1,4 @@
-"""Flags of augmentation, torchvision missing or broken, and its own tests in their own process."""
+"""The loss to mixed labels, and the tests of augmentation in a process of their own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from image_runs import flags
 from torch.nn import functional
 
 import tasks
-from finetune import image_classification
 from finetune.objectives.labels import ImageLabels
 
 ROOT = Path(__file__).parents[2]
@@ -27,22 +25,6 @@ def test_augmentation_with_torchvision() -> None:
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout
-
-
-def test_a_missing_torchvision_is_an_error_before_data_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Finder:
-        @staticmethod
-        def find_spec(name: str, *_: object) -> None:
-            if name == "torchvision":
-                raise ImportError("no torchvision")
-
-    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
-    argv = flags(tmp_path, "--mixup", "0.8")
-    (tmp_path / "train" / "cat" / "0.png").write_text("no image")  # would be found later
-    with pytest.raises(ImportError, match="no torchvision"):
-        image_classification.main(argv)
 
 
 def test_the_loss_is_to_smoothed_and_to_mixed_labels() -> None:

@@ -12,12 +12,9 @@ from code_runs import MAKERS, run, run_writer
 from transformers import AutoTokenizer
 
 import hf_graphattn as ga
-from finetune import code_classification, glue
 from finetune.engine.progress import LOG
 from finetune.engine.results import EVALUATED
 from finetune.experiments import examples
-
-RECIPES = Path(code_classification.__file__).parent / "recipes"
 
 
 def predictions(folder: Path) -> list[int]:
@@ -82,20 +79,3 @@ def test_a_head_of_an_encoder_decoder_needs_its_end_token(tmp_path: Path) -> Non
     tiny_task.save_tokenizer(tmp_path / "other")
     with pytest.raises(ValueError, match=r"tokenizer_name is '.*other'; allowed: .* token 1"):
         run(tmp_path, "t5", "--tokenizer_name", str(tmp_path / "other"))
-
-
-def test_recipes_are_those_of_the_papers() -> None:
-    orders = {"bert": (4, -0.01), "roberta": (6, -0.05), "albert": (10, 0.05)}
-    for name, values in orders.items():
-        found = glue.SCHEMA.parse(["--recipe", str(RECIPES / f"glue-{name}-gfsa.yaml")])
-        assert (found.variant.order, found.variant.w_0) == values
-        assert found.train.weight_decay == 0.0
-    for path in RECIPES.glob("[cd]*-gfsa.yaml"):
-        task, kind = path.stem.split("-")[:2]
-        found = code_classification.SCHEMA.parse(["--recipe", str(path)])
-        is_devign = task == "devign"
-        assert found.data.task_name == ("defect" if is_devign else "clone")
-        assert (found.model.objective == "generate") == (is_devign and kind == "codet5")
-        assert (found.data.max_length, found.train.per_device_train_batch_size) == (512, 16)
-        if is_devign:
-            assert (found.train.num_train_epochs, found.train.early_stopping_patience) == (10, 2)

@@ -12,6 +12,7 @@ import pytest
 import warm
 from bad_data import Content, load, load_own, write
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from tiny_task import save_splits
 
 import tasks
 from finetune.data import sources
@@ -126,15 +127,8 @@ SPLITS = ("train", "validation")
 def save(folder: Path, script: str, word: str, *, card: bool = True) -> Path:
     """Two rows of this word a split, in the hub's layout, with the hub's card."""
     _, column, config = SCRIPTS[script]
-    (folder / config).mkdir(parents=True, exist_ok=True)
-    lines = ["---", "configs:", f"- config_name: {config}", "  data_files:"]
-    for split in SPLITS:
-        table = Dataset.from_dict({column: [f"{word} one", f"{word} two"], "label": [0, 1]})
-        table.to_parquet(folder / config / f"{split}-00000-of-00001.parquet")
-        lines += [f"  - split: {split}", f"    path: {config}/{split}-*"]
-    if card:
-        (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
-    return folder
+    table = Dataset.from_dict({column: [f"{word} one", f"{word} two"], "label": [0, 1]})
+    return save_splits(folder, dict.fromkeys(SPLITS, table), config, card=card)
 
 
 def read(script: str, folder: Path | str) -> DatasetDict:
@@ -166,6 +160,8 @@ def test_rows_are_those_of_the_folder_as_it_is_now(
 
 READ = """
 import sys
+import datasets
+datasets.config.HF_DATASETS_CACHE = sys.argv[2]
 from test_data_kept import read, words
 print(*words(read("glue", sys.argv[1]), "glue"))
 """
@@ -175,10 +171,12 @@ def test_two_runs_at_once_that_share_the_cache(tmp_path: Path) -> None:
     folders = {word: save(tmp_path / word / "data", "glue", word) for word in ("one", "two")}
     root = Path(__file__).parents[2]
     path = os.pathsep.join(map(str, (Path(__file__).parent, root / "tests", root)))
-    shared = {"PYTHONPATH": path, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    shared = {"PYTHONPATH": path}
     command, options = [warm.python("finetune"), "-c", READ], {"text": True, "stdout": -1}
     started = {
-        word: subprocess.Popen([*command, str(folder)], env=os.environ | shared, **options)
+        word: subprocess.Popen(
+            [*command, str(folder), str(tmp_path / "cache")], env=os.environ | shared, **options
+        )
         for word, folder in folders.items()
     }
     printed = {word: process.communicate()[0].strip() for word, process in started.items()}

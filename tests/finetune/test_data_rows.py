@@ -17,25 +17,15 @@ from finetune.errors import Refused
 from finetune.settings.groups import DataArguments
 
 
-def test_a_folder_with_the_hubs_card_is_read_like_the_hub(tmp_path: Path) -> None:
-    tiny_task.save_data(tasks.get("mrpc"), tmp_path)
-    card = ["---", "configs:", "- config_name: mrpc", "  data_files:"]
-    for split in ("train", "validation", "test"):
-        card += [f"  - split: {split}", f"    path: mrpc/{split}-*"]
-    (tmp_path / "README.md").write_text("\n".join([*card, "---", ""]))
-    task, rows = load("glue", task_name="mrpc", dataset_name=str(tmp_path), predict=True)
-    assert task == tasks.get("mrpc")
-    sizes = {name: len(split) for name, split in rows.items()}
-    assert sizes == {"train": 8, "validation": 5, "test": 5}
-    assert rows["train"]["labels"][:4] == [0, 1, 0, 1]
-    assert "labels" not in rows["test"].column_names
-
-
-def test_limits_take_the_first_rows(tmp_path: Path) -> None:
-    folder = tiny_task.save_data(tasks.get("mnli"), tmp_path)
+@pytest.mark.parametrize("card", [True, False])
+def test_limits_take_the_first_rows_of_the_hubs_layout(tmp_path: Path, card: bool) -> None:
+    folder = tiny_task.save_data(tasks.get("mnli"), tmp_path, card=card)
     limits = {"max_train_samples": 3, "max_eval_samples": 2, "max_predict_samples": 100}
     source = {"task_name": "mnli", "dataset_name": str(folder)}
-    _, rows = load("glue", **source, **limits, predict=True)
+    task, rows = load("glue", **source, **limits, predict=True)
+    assert task == tasks.get("mnli")
+    assert rows["train"]["labels"][:] == [0, 1, 2]
+    assert "labels" not in rows["test_matched"].column_names
     assert {name: len(split) for name, split in rows.items()} == {
         "train": 3,
         "validation_matched": 2,
@@ -137,9 +127,7 @@ def test_a_missing_test_split_matters_only_for_predictions() -> None:
 
 @pytest.mark.parametrize("card", [True, False])
 def test_boolean_labels_of_a_folder_in_the_hubs_layout(tmp_path: Path, card: bool) -> None:
-    folder = tiny_code.save_data(tmp_path / "data")
-    if not card:
-        (folder / "README.md").unlink()
+    folder = tiny_code.save_data(tmp_path / "data", card=card)
     source = {"task_name": "defect", "dataset_name": str(folder)}
     _, rows = load("code_classification", **source, predict=True)
     assert {name: len(split) for name, split in rows.items()} == tiny_code.SIZES

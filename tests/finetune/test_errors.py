@@ -63,6 +63,7 @@ def test_the_extra_that_is_named_has_the_package(package: str) -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
     names = "\n".join(extras["optional-dependencies"][errors.EXTRAS[package]])
     assert {"PIL": "pillow"}.get(package, package) in names
+    assert errors.EXTRAS.keys() >= {"distributed", "submitit", "optuna"}
 
 
 def test_the_error_of_a_process_that_reads_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,17 +194,10 @@ def test_every_script_ends_so(script: str) -> None:
     assert ast.unparse(last.body[0]).endswith("exit_with(main)")
 
 
-@pytest.mark.parametrize(
-    ("main", "arguments", "message"),
-    [
-        (compare.main, "--seeds many", "argument --seeds: invalid int value: 'many'. See --help"),
-        (evidence.main, "--studies none", "argument --studies: invalid choice: 'none'"),
-        (sweep.main, "--variant", "argument --variant: expected one argument"),
-    ],
-)
-def test_flags_of_what_runs_scripts(main: Any, arguments: str, message: str) -> None:
-    with pytest.raises(errors.Refused, match=message):
-        main(arguments.split())
+@pytest.mark.parametrize("main", [compare.main, evidence.main, sweep.main])
+def test_flags_of_what_runs_scripts(main: Any) -> None:
+    with pytest.raises(errors.Refused, match=r"expected one argument\. See --help"):
+        main(["--seeds" if main is not evidence.main else "--runs"])
 
 
 @pytest.mark.parametrize("script", families())

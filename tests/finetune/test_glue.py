@@ -12,8 +12,7 @@ import tiny_task
 import torch
 from accelerate.utils import DistributedType
 from edges import leading
-from glue_runs import LAUNCH, ROOT, flags, written
-from transformers import AutoTokenizer
+from glue_runs import LAUNCH, ROOT, check_loss, flags, written
 
 import hf_graphattn as ga
 import tasks
@@ -116,16 +115,8 @@ def test_two_processes_are_one_at_the_same_global_batch(
     predicted = (tmp_path / "out" / EVALUATED.format("")).read_text()
     argv += ["--per_device_train_batch_size", "2", "--checkpointing_steps", "epoch"]
     argv += ["--overwrite_output_dir"]
-    launch = (
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--main_process_port",
-        "0",
-    )
-    run_script(*launch, argv=argv)
+    launch = "--multi_gpu --num_processes 2 --num_machines 1 --main_process_port 0"
+    run_script(*launch.split(), argv=argv)
     results = written(tmp_path)
     assert (results["machine"]["processes"], alone["machine"]["processes"]) == (2, 1)
     assert [(h["epoch"], h["step"]) for h in results["history"]] == [(1, 1), (1, 2), (2, 3), (2, 4)]
@@ -140,7 +131,7 @@ def test_two_processes_are_one_at_the_same_global_batch(
     assert (tmp_path / "out" / EVALUATED.format("")).read_text() == predicted
     saved = {path.name for path in (tmp_path / "out" / "step_4").iterdir()}
     assert {"random_states_0.pkl", "random_states_1.pkl", "model.safetensors"} <= saved
-    check_saved_model(tmp_path)
+    check_loss(ga.from_pretrained(tmp_path / "out"), tmp_path / "out", results["eval_loss"])
 
 
 def test_a_launch_that_loses_processes_is_refused(
@@ -155,29 +146,38 @@ def test_a_launch_that_loses_processes_is_refused(
         glue.main(flags(tmp_path, "cola"))
 
 
+SHARDED, SEVERAL = r"the launch is 'FSDP'; .* on cpu.*--multi_gpu", r"the launch is 'several proc"
+FP16 = r"^mixed_precision is 'fp16'; allowed: no or bf16 on cpu"
+
+
 @pytest.mark.parametrize(
-    ("launched", "found", "processes"),
+    ("launched", "found", "processes", "precision", "message"),
     [
-        ({"ACCELERATE_USE_FSDP": "true"}, "MULTI_CPU", 2),
-        ({"ACCELERATE_USE_FSDP": "true"}, "NO", 1),
-        ({}, "NO", 1),
+        ({"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"}, "MULTI_CPU", 2, "no", SHARDED),
+        ({"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"}, "NO", 1, "no", SHARDED),
+        ({"WORLD_SIZE": "2"}, "NO", 1, "no", SEVERAL),
+        ({}, "NO", 1, "fp16", FP16),  # which the flag or the launcher may have asked for
     ],
 )
-def test_a_launch_for_gpus_is_refused_without_them(
-    launched: dict[str, str], found: str, processes: int, monkeypatch: pytest.MonkeyPatch
+def test_a_launch_of_which_accelerate_silently_does_less_is_refused(
+    launched: dict[str, str],
+    found: str,
+    processes: int,
+    precision: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # accelerate starts it, and trains without FSDP, or each process by itself.
-    for name, value in ({"WORLD_SIZE": "2", "RANK": "0"} | launched).items():
+    """It trains without FSDP, each process by itself, or in float32."""
+    for name, value in launched.items():
         monkeypatch.setenv(name, value)
     stand_in = SimpleNamespace(
         num_processes=processes,
         distributed_type=DistributedType[found],
         device=torch.device("cpu"),
-        mixed_precision="no",
+        mixed_precision=precision,
     )
     monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
-    asked = "FSDP" if launched else "several processes"
-    with pytest.raises(ValueError, match=rf"the launch is '{asked}'; .* on cpu.*--multi_gpu --num"):
+    with pytest.raises(ValueError, match=message):
         launch.make_accelerator(TrainArguments(output_dir="out"))
 
 
@@ -193,16 +193,6 @@ def test_a_tracker_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) 
         launch.make_accelerator(TrainArguments(output_dir="out", with_tracking=True))
 
 
-def test_fp16_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """accelerate would train in float32, and say nothing."""
-    stand_in = SimpleNamespace(
-        num_processes=1, device=torch.device("cpu"), mixed_precision="fp16"
-    )  # which the flag or the launcher may have asked for
-    monkeypatch.setattr(launch, "Accelerator", lambda **_: stand_in)
-    with pytest.raises(ValueError, match=r"^mixed_precision is 'fp16'; allowed: no or bf16 on cpu"):
-        launch.make_accelerator(TrainArguments(output_dir="out"))
-
-
 def run_script(*launch_flags: str, argv: list[str]) -> None:
     """The script through `accelerate launch`, in the environment of a fresh shell on the CPU."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
@@ -215,16 +205,3 @@ def run_script(*launch_flags: str, argv: list[str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def check_saved_model(tmp_path: Path) -> None:
-    """The saved model scores what the run reported, and two loads give bit-equal logits."""
-    texts = tiny_task.rows(tasks.get("cola"), 5)
-    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(
-        texts["sentence"][:], padding=True, return_tensors="pt"
-    )
-    with torch.no_grad():
-        logits, again = (ga.from_pretrained(tmp_path / "out")(**batch).logits for _ in range(2))
-    assert torch.equal(logits, again)
-    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(texts["label"][:]))
-    assert float(loss) == pytest.approx(written(tmp_path)["eval_loss"], abs=1e-6)

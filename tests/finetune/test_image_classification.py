@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image
+from glue_runs import written
 from image_runs import (
     CLASSES,
     VIT,
@@ -16,7 +17,6 @@ from image_runs import (
     replaced,
     resumed_as_if_never_stopped,
     save_folder,
-    written,
 )
 from PIL import Image as Pillow
 from transformers import (

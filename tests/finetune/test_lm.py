@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hf_graphattn as ga
-import tasks
 from finetune import lm
 from finetune.data import text
 from finetune.data.text import Text, Windows, pad
@@ -25,7 +24,7 @@ from tasks.lm import perplexities
 from tests import tiny
 
 FINETUNE = Path(__file__).parents[2] / "finetune"
-DEMO, RECIPES = FINETUNE / "demo" / "gpt2", FINETUNE / "recipes"
+DEMO = FINETUNE / "demo" / "gpt2"
 LINES = ["the cat sees the <unk>", "no dog runs", "it 's N years old"]
 UNTRAINED = (
     *("--model_type", "gpt2", "--tokenizer_name", "char"),
@@ -173,22 +172,3 @@ def test_a_run_on_random_offsets_resumes_exactly(tmp_path: Path, sentences: str)
     assert {key: again[key] for key in keys} == {key: whole[key] for key in keys}
     cut = run(tmp_path / "cut", sentences, *flags[:-3], "--max_train_steps", "12")
     assert cut["eval_loss"] != whole["eval_loss"]
-
-
-def test_recipes_are_those_of_the_papers() -> None:
-    of_gfsa = {"ptb": (7, 15), "wikitext2": (9, 10), "wikitext103": (3, 4)}
-    for task, (order, epochs) in of_gfsa.items():
-        found = lm.SCHEMA.parse(["--recipe", str(RECIPES / f"{task}-gpt2-gfsa.yaml")])
-        assert (found.data.task_name, found.variant.order) == (task, order)
-        train = found.train
-        assert (train.num_train_epochs, train.learning_rate) == (epochs, 5e-5)
-        assert train.per_device_train_batch_size == 4
-        assert tasks.get(task, "lm").word_level
-    train = lm.SCHEMA.parse(["--recipe", str(RECIPES / "shakespeare-char-laplacian.yaml")]).train
-    assert (train.learning_rate, train.schedule_settings) == (1e-3, {"min_lr": 1e-4})
-    assert (train.adam_beta1, train.adam_beta2, train.weight_decay) == (0.9, 0.99, 0.1)
-    assert (train.num_warmup_steps, train.max_train_steps, train.max_grad_norm) == (100, 5000, 1)
-    assert (train.eval_steps, train.metric_for_best_model, train.keeps_best) == (250, "loss", True)
-    found = lm.SCHEMA.parse(["--recipe", str(RECIPES / "wikitext103-gpt2-plat.yaml")])
-    assert found.variant == ga.PLaTConfig(p=(1.5, 2.5))
-    assert (found.data.block_size, found.data.stride, found.train.max_grad_norm) == (256, 1, 0.25)

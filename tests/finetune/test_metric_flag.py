@@ -7,58 +7,32 @@ from pathlib import Path
 import evaluate
 import pytest
 from glue_runs import flags, written
+from glue_stand_in import save_metric
 
 from finetune import compare, glue, lm
 
-OWN = '''
-import datasets
-import evaluate
-
-
-class Own(evaluate.Metric):
-    """The share of predictions that are wrong."""
-
-    greater_is_better = False
-
-    def _info(self):
-        columns = {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
-        return evaluate.MetricInfo(
-            description="", citation="", features=datasets.Features(columns)
-        )
-
-    def _compute(self, predictions, references):
-        wrong = [p != r for p, r in zip(predictions, references)]
-        return {"wrong": sum(wrong) / len(wrong)}
-'''
-
-
-def own_metric(folder: Path, text: str = OWN) -> str:
-    path = folder / "own.py"
-    path.write_text(text)
-    return str(path)
-
 
 def test_a_classification_is_measured_by_them_too(tmp_path: Path) -> None:
-    glue.main(flags(tmp_path, "cola", "--metric", "accuracy", "f1", own_metric(tmp_path)))
+    glue.main(flags(tmp_path, "cola", "--metric", "accuracy", "f1", save_metric(tmp_path)))
     found = written(tmp_path)
     assert {"eval_matthews_correlation", "eval_accuracy", "eval_f1"} <= set(found)
-    assert found["eval_wrong"] == pytest.approx(1 - found["eval_accuracy"])
+    assert found["eval_distance"] == pytest.approx(1 - found["eval_accuracy"])
     assert found["greater_is_better"] == {
         "eval_loss": False,
         "eval_matthews_correlation": True,
         "eval_accuracy": True,
         "eval_f1": True,
-        "eval_wrong": False,
+        "eval_distance": False,
     }
 
 
 def test_the_best_epoch_may_be_that_of_an_own_metric(tmp_path: Path) -> None:
-    own = own_metric(tmp_path)
-    more = ("--metric", own, "--metric_for_best_model", "wrong", "--load_best_model_at_end")
+    own = save_metric(tmp_path)
+    more = ("--metric", own, "--metric_for_best_model", "distance", "--load_best_model_at_end")
     glue.main(flags(tmp_path, "cola", *more, "--num_train_epochs", "2"))
     best = written(tmp_path)["best"]
-    history = [epoch["eval_wrong"] for epoch in written(tmp_path)["history"]]
-    assert (best["metric"], best["value"]) == ("eval_wrong", min(history))
+    history = [epoch["eval_distance"] for epoch in written(tmp_path)["history"]]
+    assert (best["metric"], best["value"]) == ("eval_distance", min(history))
 
 
 def test_a_language_model_is_measured_on_its_most_likely_tokens(tmp_path: Path) -> None:
@@ -102,7 +76,7 @@ def test_code_of_the_hub_is_run_for_whoever_says_so(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here a recipe that does not. A local module stands for what the hub would send."""
-    own, asked = own_metric(tmp_path), []
+    own, asked = save_metric(tmp_path), []
     real = evaluate.load
 
     def fetched(place: str, **options: object) -> object:
@@ -118,7 +92,7 @@ def test_code_of_the_hub_is_run_for_whoever_says_so(
     assert asked == []
     glue.main([*argv, "--trust_remote_code"])
     assert set(asked) == {f"some/{variant}"}
-    assert "eval_wrong" in written(tmp_path)
+    assert "eval_distance" in written(tmp_path)
 
 
 def test_a_comparison_fetches_no_code_unasked(

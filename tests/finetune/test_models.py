@@ -18,6 +18,7 @@ import tasks
 from finetune import glue
 from finetune.models import loading
 from finetune.settings.schema import Run
+from hf_graphattn.shell import diagnose
 
 MNLI = tasks.get("mnli")
 TOKENIZER = SimpleNamespace(pad_token_id=7)
@@ -39,12 +40,18 @@ def load(path: Path, task: tasks.Task, *flags: str) -> tuple[PreTrainedModel, li
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5"])
-def test_a_tokenizer_that_transformers_makes_up_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_tokenizer_that_transformers_makes_up_is_refused(
+    tmp_path: Path, bert: Path, kind: str
+) -> None:
     """Some have special tokens alone, some a blank and an unknown one beside: no words in any."""
     AutoConfig.for_model(kind).save_pretrained(tmp_path)
     refused = r"with a tokenizer, instead of which .*save_pretrained.*--tokenizer_name"
     with pytest.raises(ValueError, match=refused):
         loading.load_tokenizer(settings(tmp_path).model)
+    with pytest.raises(ga.GraphAttentionError, match=r"^--model is .*; allowed: a model beside"):
+        diagnose.load_tokenizer(str(tmp_path))
+    named = settings(tmp_path, "--tokenizer_name", str(bert))
+    assert len(loading.load_tokenizer(named.model)) > 5
 
 
 def test_a_tokenizer_of_characters_needs_no_file(tmp_path: Path) -> None:

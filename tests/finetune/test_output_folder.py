@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,25 +199,19 @@ def test_a_second_run_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     assert written(tmp_path)["steps"] == 1
 
 
-def test_every_process_of_a_run_is_refused(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [warm.python("finetune"), "finetune/glue.py", *RUN, "--output_dir", str(tmp_path)]
+def test_every_process_of_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first finds the fault and sends it to the others."""
+    sent: list[list[str | None]] = []
+    monkeypatch.setattr(
+        output_folder, "broadcast_object_list", lambda fault: sent.append(fault) or sent[0]
+    )
     with locks.held(tmp_path, LOCK):
-        started = [
-            subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **group, "ACCELERATE_USE_CPU": "true", "RANK": rank},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in "01"
-        ]
-        printed = [process.communicate()[1] for process in started]
-    for errors in printed:
-        assert f"error: output_dir is '{tmp_path}'; allowed: a folder in which no other" in errors
+        for is_main in (True, False):
+            process: Any = SimpleNamespace(is_main_process=is_main)
+            started = output_folder.claimed(parsed(tmp_path), process)
+            with pytest.raises(Refused, match="a folder in which no other run is at work"), started:
+                pass
+    assert sent[1] == [None]
 
 
 def test_a_folder_that_cannot_be_and_damaged_results_are_refused(tmp_path: Path) -> None:
@@ -248,3 +243,36 @@ def test_a_folder_that_is_removed_meanwhile_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(SaveError, match=rf"out/{name} could not be saved.*folder exists"):
             write()
     assert not out.exists()
+
+
+def test_a_child_keeps_the_lock(tmp_path: Path) -> None:
+    """As a run does whose comparison was ended; package filelock would unlock it here."""
+    with locks.held(tmp_path) as lock:
+        assert locks.holder(tmp_path).startswith(f"process {os.getpid()} on ")
+        child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+    try:
+        with locks.held(tmp_path) as lock:
+            assert lock is None
+        with locks.held(tmp_path, "another") as lock:
+            assert lock is not None
+    finally:
+        child.kill()
+        child.wait()
+    with locks.held(tmp_path) as lock:
+        assert lock is not None
+
+
+def test_a_file_system_without_locks_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    number = errno.ENOLCK
+    with locks.held(tmp_path) as first, locks.held(tmp_path) as second:
+        assert None not in (first, second)
+    assert f"{tmp_path} cannot be locked ({os.strerror(number)})" in caplog.text
+    number = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(number)), locks.held(tmp_path):
+        pass

@@ -149,14 +149,16 @@ def test_of_processes_that_share_a_model_one_asks_the_hub(
     calls: list[Any] = []
     arguments = ("--variant", "gfsa", *(["--hub_example"] * shows_row))
     trainer = stand_in(tmp_path, is_main=is_main, arguments=arguments)
-    facts = {"repo_id": "u/o"}
-    monkeypatch.setattr(publishing, "_facts", lambda *_: calls.append("hub") or facts)
-    monkeypatch.setattr(publishing, "upload", lambda *_: calls.append("upload"))
-    monkeypatch.setattr(publishing, "save_example", lambda *_: None)
-    card = SimpleNamespace(save=lambda path: None)
-    monkeypatch.setattr(publishing.ga, "model_card", lambda *_, **x: calls.append(x) or card)
-    monkeypatch.setattr(publishing, "broadcast_object_list", lambda _: [facts])
-    monkeypatch.setattr(publishing.ga, "is_patched", lambda model: True)
+    facts, card = {"repo_id": "u/o"}, SimpleNamespace(save=lambda path: None)
+    for name, function in {
+        "_facts": lambda *_: calls.append("hub") or facts,
+        "upload": lambda *_: calls.append("upload"),
+        "save_example": lambda *_: None,
+        "broadcast_object_list": lambda _: [facts],
+        "ga.model_card": lambda *_, **made: calls.append(made) or card,
+        "ga.is_patched": lambda model: True,
+    }.items():
+        monkeypatch.setattr(f"finetune.engine.publishing.{name}", function)
     processor = SimpleNamespace(decode=lambda ids: f"{ids.tolist()}")
     publishing.push(trainer, processor, {})
     made = facts | {"tokenizer": processor, "example": "[1, 2]" if shows_row else None}

@@ -18,8 +18,9 @@ import pytest
 import torch
 import warm
 from datasets import ClassLabel, Dataset, Features, Image, Value
+from glue_runs import written
 from hub_server import HubServer
-from image_runs import CLASSES, VIT, pixels, replaced, resumed_as_if_never_stopped, written
+from image_runs import CLASSES, VIT, pixels, replaced, resumed_as_if_never_stopped
 from PIL import Image as Pillow
 
 import tasks

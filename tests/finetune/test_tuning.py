@@ -8,31 +8,17 @@ import pytest
 import tiny
 import torch
 from accelerate import PartialState
-from glue_runs import flags, written
+from glue_runs import check_loss, flags, written
 from peft import PeftModel
-from tiny_task import rows
-from transformers import AutoModelForCTC, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCTC, AutoModelForSequenceClassification
 
 import hf_graphattn as ga
-import tasks
 from finetune import glue
 from finetune.errors import Refused
 from finetune.models import tuning
 from hf_graphattn.model.training import task_head
 
 GFSA = ("--variant", "gfsa", "--order", "4", "--filter_learning_rate", "0.1")
-
-
-def check_loss(model: torch.nn.Module, folder: Path, loss: float) -> None:
-    """The loaded model's loss on the validation rows is the one that the run wrote."""
-    texts = rows(tasks.get("cola"), 5)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    batch = tokenizer(texts["sentence"][:], padding=True, return_tensors="pt")
-    model.eval()
-    with torch.no_grad():
-        logits = model(**batch).logits
-    found = torch.nn.functional.cross_entropy(logits, torch.tensor(texts["label"][:]))
-    assert float(found) == pytest.approx(loss, abs=1e-6)
 
 
 def test_lora_trains_an_adapter_that_loads_onto_the_plain_base(tmp_path: Path) -> None:
@@ -66,11 +52,9 @@ def test_filters_alone_leave_the_base_as_it_was(tmp_path: Path) -> None:
 def test_a_killed_lora_run_resumes_exactly(tmp_path: Path) -> None:
     many = [*GFSA, "--peft", "lora", "--num_train_epochs", "2", "--checkpointing_steps", "epoch"]
     whole = glue.main(flags(tmp_path, "cola", *many))
-    argv = flags(tmp_path, "cola", *many, "--resume_from_checkpoint", str(tmp_path / "out/step_3"))
-    argv[argv.index(str(tmp_path / "out"))] = str(tmp_path / "again")
-    steps = sorted(path.name for path in (tmp_path / "out").glob("step_*"))
-    argv[argv.index("--resume_from_checkpoint") + 1] = str(tmp_path / "out" / steps[0])
-    again = glue.main(argv)
+    first = ("--resume_from_checkpoint", str(min((tmp_path / "out").glob("step_*"))))
+    other = ("--output_dir", str(tmp_path / "again"))
+    again = glue.main(flags(tmp_path, "cola", *many, *first, *other))
     assert again["eval_loss"] == whole["eval_loss"]
     assert again["filter_max_abs"] == whole["filter_max_abs"]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import tasks
-from tasks import Split, Task
 from tasks.metrics import ACCURACY, BITS_PER_BYTE, F1, LOSS, PERPLEXITY, WORD_PERPLEXITY, scores
 
 GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
@@ -42,7 +41,7 @@ def test_a_language_models_metrics_are_measured_by_the_objective() -> None:
     for name in tasks.names("lm"):
         task = tasks.get(name, "lm")
         assert task.metrics == (LOSS, PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
-        assert task.main_metric == "perplexity"
+        assert (task.main_metric, task.word_level) == ("perplexity", name != "demo")
         assert not any(metric.greater_is_better for metric in task.metrics)
         assert scores(task.metrics, np.zeros(2), np.zeros(2)) == {}
 
@@ -54,7 +53,14 @@ def test_mnli_has_two_splits_of_each_kind() -> None:
         "validation_mismatched",
     ]
     assert [s.key_suffix for s in mnli.validation_splits] == ["", "_mm"]
-    assert [s.prediction_file for s in mnli.test_splits] == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+
+
+def test_the_code_tasks_alone_are_read_verbatim() -> None:
+    assert tasks.names("code_classification") == ["defect", "clone", "demo"]
+    for (family, name), task in tasks.registered().items():
+        assert task.verbatim == (family == "code_classification"), name
+        assert not task.verbatim or task.label_names == ("false", "true")
+    assert tasks.get("clone").main_metric == "f1"
 
 
 def test_prediction_files_are_those_of_glue() -> None:
@@ -100,13 +106,6 @@ def test_an_inconsistent_task_is_refused(change: dict[str, object], message: str
         replace(tasks.get("cola"), **change)
 
 
-def test_a_task_may_read_images_or_sound() -> None:
-    cola = replace(tasks.get("cola"), text_columns=(), image_column="image")
-    assert cola.input_columns == ("image",)
-    assert replace(cola, image_column="", audio_column="audio").input_columns == ("audio",)
-    assert replace(cola, text_columns=("text",)).input_columns == ("text", "image")
-
-
 def test_tasks_know_neither_models_nor_the_library() -> None:
     code = (
         "import sys, tasks; tasks.names(); import tasks.glue, tasks.metrics;"
@@ -114,20 +113,3 @@ def test_tasks_know_neither_models_nor_the_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_task_of_ones_own_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks.names()
-    monkeypatch.setattr(tasks, "_registered", dict(tasks.registered()))
-    own = Task(
-        name="own",
-        family="glue",
-        objective="classify",
-        dataset_name="someone/own",
-        text_columns=("text",),
-        label_names=("no", "yes"),
-        metrics=(ACCURACY,),
-        main_metric="accuracy",
-        test_splits=(Split("test"),),
-    )
-    assert tasks.register(own) is tasks.get("own") is own

@@ -19,10 +19,9 @@ from rich.table import Table
 from transformers import AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerBase
 
 from finetune import glue
-from finetune.settings.flags import flag
 from tasks import corpus
 from tools.demo import measuring, pretrain_bert, pretraining
-from tools.demo.pretraining import IGNORED
+from tools.demo.pretraining import IGNORED, flag
 
 MASK_SHARE = 0.15
 RECIPE = (

@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import tasks
 from finetune.data.text import Windows, pad, texts
 from finetune.objectives.language import measure_text
-from finetune.settings.flags import flag
 from tasks.lm import FAMILY, perplexities
 from tools.demo import measuring, pretraining
+from tools.demo.pretraining import flag
 
 
 @dataclass

@@ -23,10 +23,9 @@ from transformers import (
     set_seed,
 )
 
-from finetune.settings.flags import flag
 from tasks import corpus
 from tools.demo import pretraining
-from tools.demo.pretraining import IGNORED
+from tools.demo.pretraining import IGNORED, flag
 
 MAX_TOKENS = 128
 

@@ -24,12 +24,17 @@ from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
-from finetune.settings.flags import flag
 from tasks import corpus
 
 IGNORED = -100
 Parsed = TypeVar("Parsed")
+
+
+def flag(text: str, default: Any) -> Any:
+    """A field that is a flag with this help and default."""
+    return HfArg(help=text, default=default)
 
 
 @dataclass

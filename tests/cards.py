@@ -29,9 +29,9 @@ def _shipped(name: str, kind: str, processor: str, example: Any, **settings: Any
 
 
 def _writer() -> Made:
-    """A T5, which lies nowhere after this."""
+    """A T5 that writes "true", and lies nowhere after this."""
     with tempfile.TemporaryDirectory() as folder:
-        tiny_code.save_t5(Path(folder))
+        tiny_code.save_writer("t5", Path(folder), "true")
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
         return model, transformers.AutoTokenizer.from_pretrained(folder), "def f(x):"
 

@@ -54,7 +54,7 @@ BAD_FOLDERS: dict[str, tuple[Change, str]] = {
     ),
     "truncated": (
         lambda folder: os.truncate(folder / "validation" / "dog" / "0.png", 60),
-        "the image /validation/dog/0.png is unreadable; allowed",
+        "In row 3 of /validation, the image /validation/dog/0.png is unreadable; allowed",
     ),
     "16 bits": (
         deep,

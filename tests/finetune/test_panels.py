@@ -101,7 +101,8 @@ def test_the_next_commands_are_real_ones(
         command._parser().parse_args(options)
     assert compare.main([*arguments, "--dry_run", "--seeds", "1"]) == 0
     planned = map(shlex.split, capsys.readouterr().out.splitlines())
-    plain, filtered = (words[2:] for words in planned if "finetune/glue.py" in words)
+    script = str(ROOT / "finetune" / "glue.py")
+    plain, filtered = (words[2:] for words in planned if script in words)
     assert plain[plain.index("--variant") + 1] == "none"
     same = glue.SCHEMA.parse(filtered).deciding()
     unlike = {name for name, value in same.items() if value != results["settings"][name]}

@@ -180,7 +180,7 @@ PRINTED = {
     "labels": r"\[('LABEL_[01]'(, )?)+\]",
     "mask": r"\S+",
     "text": r"Return the .+",
-    "answer": r".+",
+    "answer": "true",
     "image": r"LABEL_[012] 0\.\d{3}",
     "sound": r"\w+",
 }

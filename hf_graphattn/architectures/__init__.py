@@ -28,7 +28,7 @@ from .own_attention import OwnAttention, forward_owner, row_of, why_unreached
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of which every cell of docs/compatibility.md is tested.
+    """An architecture for which every feature of docs/compatibility.md is tested.
 
     Attributes:
         name: as people write it.

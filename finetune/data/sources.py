@@ -270,10 +270,11 @@ def _read(split: str, files: Sequence[str], source: Source) -> Dataset:
     if reader == "parquet":
         footers(names, source.features)
     for path in paths if reader != "parquet" else ():
-        with path.open("rb") as stream:
-            if reader == "json" and stream.peek(64).lstrip().startswith(b"null"):
+        with path.open(encoding="utf-8-sig") as stream:  # Arrow would read other bytes as they are
+            if reader == "json" and stream.read(64).lstrip().startswith("null"):
                 raise ValueError("it begins with null, at which Arrow's reader ends the process")
-            if any(b"\0" in line for line in stream):
+            stream.seek(0)
+            if any("\0" in line for line in stream):
                 raise ValueError("it has NUL bytes, as text in UTF-16 has; UTF-8 is needed")
     if reader == "csv":
         frames = [_csv(path, source.text) for path in paths]

@@ -20,6 +20,7 @@ FILES: dict[str, tuple[str, Content, list[str]]] = {
     "word NA": ("own.csv", f"{HEAD}a,yes\nb,no\nc,NA\n", ["row 3 of {file}", "label", "'NA'"]),
     "mixed labels": ("own.csv", f"{HEAD}a,0\nb,one\nc,1\n", ["row 2 of {file}", "label", "'one'"]),
     "Latin-1": ("own.csv", LATIN, ["{file}", "text in UTF-8", "'utf-8' codec can't decode"]),
+    "Latin-1 json": ("own.json", b'{"text": "caf\xe9", "label": 1}', ["{file}", "can't decode"]),
     "UTF-16": ("own.csv", GOOD[".csv"].encode("utf-16-le"), ["{file}", "NUL bytes", "UTF-16"]),
     "a cell too many": ("own.csv", f"{HEAD}0,a,0\n1,b,1\n", ["{file}", "a name for each column"]),
     "a longer row": ("own.csv", f"{HEAD}a,0\n1,b,1\n", ["{file}", "a cell for each", "line 3"]),

@@ -7,7 +7,9 @@ So local data are cached in a folder of their own, named by the files' paths and
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -268,10 +270,11 @@ def _read(split: str, files: Sequence[str], source: Source) -> Dataset:
     if reader == "parquet":
         footers(names, source.features)
     for path in paths if reader != "parquet" else ():
-        with path.open("rb") as stream:
-            if reader == "json" and stream.peek(64).lstrip().startswith(b"null"):
+        with path.open(encoding="utf-8-sig") as stream:  # Arrow would read other bytes as they are
+            if reader == "json" and stream.read(64).lstrip().startswith("null"):
                 raise ValueError("it begins with null, at which Arrow's reader ends the process")
-            if any(b"\0" in line for line in stream):
+            stream.seek(0)
+            if any("\0" in line for line in stream):
                 raise ValueError("it has NUL bytes, as text in UTF-16 has; UTF-8 is needed")
     if reader == "csv":
         frames = [_csv(path, source.text) for path in paths]
@@ -285,25 +288,25 @@ def _read(split: str, files: Sequence[str], source: Source) -> Dataset:
 
 def _csv(path: Path, text: Sequence[str]) -> pd.DataFrame:
     """The cells as they were written: only an empty one is missing."""
-    as_written: dict[str, Any] = {
-        "encoding": "utf-8-sig",
-        "keep_default_na": False,
-        "na_values": [""],
-        "skip_blank_lines": False,
-    }
-    frame = pd.read_csv(
+    csv.field_size_limit(sys.maxsize)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        # pandas would join rows behind a stray quote, fill short rows, and number equal names.
+        rows = csv.reader(stream, strict=True)
+        header = next(filter(None, rows), [])
+        names = list(filter(None, header))
+        if len(set(names)) < len(names) or any(len(row) not in (0, len(header)) for row in rows):
+            what = "a name for each column is needed, each name once, and a cell for each name"
+            raise ValueError(f"{what}; line {rows.line_num}")
+    return pd.read_csv(
         path,
         dtype=dict.fromkeys(text, "string"),
         dtype_backend="numpy_nullable",  # a column of integers stays one where a cell is missing
         low_memory=False,  # one type a column
-        **as_written,
+        encoding="utf-8-sig",
+        keep_default_na=False,
+        na_values=[""],
+        skip_blank_lines=len(header) > 1,  # of one column it is a row whose cell is empty
     )
-    names = pd.read_csv(path, header=None, nrows=1, dtype=str, **as_written).iloc[0]
-    # pandas would take the cells that are too many for an index, and number names.
-    if not isinstance(frame.index, pd.RangeIndex) or names.dropna().duplicated().any():
-        raise ValueError("a name for each column is needed, and each name once")
-    # Of one column a blank line is a row whose cell is empty.
-    return frame.dropna(how="all") if len(frame.columns) > 1 else frame
 
 
 def cache(paths: Iterable[Path]) -> Path:

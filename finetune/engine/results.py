@@ -105,15 +105,14 @@ def finite(value: Any) -> Any:
 
 def _commit() -> dict[str, Any] | None:
     """The repository's commit and whether files differ from it; None outside a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    git = ["git", "-C", str(Path(__file__).parent), "status", "--porcelain=v2", "--branch"]
     try:
-        text = subprocess.check_output(
-            [*git, "--abbrev=40", "--exclude=*"], stderr=subprocess.DEVNULL, text=True
-        )
+        text = subprocess.check_output(git, stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    commit, dirty, _ = text.strip().partition("-dirty")
-    return {"commit": commit, "dirty": bool(dirty)}
+    lines = text.splitlines()
+    head = lines[0].removeprefix("# branch.oid ")
+    return {"commit": head, "dirty": any(not line.startswith("#") for line in lines)}
 
 
 def write_answers(task: Task, split: Split, answers: np.ndarray, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 import hf_graphattn as ga
 import tasks
 from finetune import glue
-from finetune.engine import checkpoints, storage
+from finetune.engine import checkpoints, results, storage
 from finetune.engine.progress import LOG, Selection
 from finetune.engine.results import EVALUATED, write_json
 from finetune.errors import Refused
@@ -105,6 +106,21 @@ def test_direction_of_the_metric() -> None:
 def test_results_have_null_for_what_is_no_number(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"a": math.nan, "b": [(math.inf, 1.5)]})
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": None, "b": [[None, 1.5]]}
+
+
+def test_a_file_that_no_commit_has_makes_the_commit_dirty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "results.py"))
+    assert results._commit() is None
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    commit = results._commit()
+    assert len(commit["commit"]) == 40
+    assert not commit["dirty"]
+    (tmp_path / "own_task.py").touch()
+    assert results._commit() == commit | {"dirty": True}
 
 
 def test_ties_and_nan_are_no_better() -> None:

@@ -279,10 +279,10 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
             raise refusal(name, value, ", ".join(choices), remedy)
         return value
     try:
-        if isinstance(value, dict | list) or isinstance(value, bool) != (kind is bool):
+        if isinstance(value, dict | list | None) or isinstance(value, bool) != (kind is bool):
             raise ValueError
         return kind(value if kind in (bool, float) else str(value))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # YAML has dates, too
         what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
         raise refusal(name, value, what[kind], "Give such a value.") from error
 

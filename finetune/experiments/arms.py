@@ -16,7 +16,7 @@ from typing import Any
 
 import hf_graphattn as ga
 import tasks
-from finetune.errors import meant, refusal
+from finetune.errors import did_you_mean, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run, Schema
@@ -101,7 +101,7 @@ class Script:
         Raises ``Refused`` for flags that the script would refuse before it loads anything, and for
         an arm's own learning rate of scalars that are not learned.
         """
-        others = variants.fitting(common, arm.flags["variant"])
+        others = variants.without_others(common, arm.flags["variant"])
         run = self.schema.run({"output_dir": ".", **others, **arm.flags})
         check_schedule(run.train)
         rate = run.filter.filter_learning_rate
@@ -255,7 +255,7 @@ def _part(part: Mapping[str, Any], script: Script, variant: str, ranges: bool) -
         if flag not in allowed:
             owners = ", ".join(variants.owners(flag))
             remedy = f"It is a setting of {owners}." if owners else "Sweep one of these."
-            remedy = meant([str(flag)], allowed, remedy)
+            remedy = did_you_mean([str(flag)], allowed, remedy)
             raise refusal(f"space, flag {flag}", values, ", ".join(allowed), remedy)
         if isinstance(values, dict) and not ranges:
             remedy = "List the values, or use --method optuna --trials N."

@@ -106,7 +106,9 @@ def diverged_logits() -> DivergedError:
     return DivergedError("The model's logits are NaN or infinite. Lower learning_rate.")
 
 
-def meant(names: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = "") -> str:
+def did_you_mean(
+    names: Iterable[str], known: Iterable[str], otherwise: str = "", sign: str = ""
+) -> str:
     """A question with the known names that look like these, or else ``otherwise``.
 
     ``sign`` is put before each name.
@@ -120,7 +122,7 @@ def near(name: str) -> str:
     """A question with the names like that of a path which is not there; empty if there are none."""
     path = Path(name)
     try:
-        question = meant([path.name], [] if path.exists() else os.listdir(path.parent))
+        question = did_you_mean([path.name], [] if path.exists() else os.listdir(path.parent))
     except OSError:  # no such folder, one that may not be read, a name that none can have
         return ""
     return f"{question} " if question else ""

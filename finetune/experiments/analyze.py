@@ -204,11 +204,11 @@ def against_degree_1(results: Iterable[TaskResult]) -> list[TaskResult]:
         rates = [arm.flags.get(FILTER_RATE) for arm in controls]
         deep = [arm for arm in task.arms[1:] if _passes(arm) > 1]
         for control in controls:
-            fitting = (
+            matching = (
                 control.flags.get(FILTER_RATE),
                 *{arm.flags.get(FILTER_RATE) for arm in deep}.difference(rates),
             )
-            arms = [arm for arm in deep if arm.flags.get(FILTER_RATE) in fitting]
+            arms = [arm for arm in deep if arm.flags.get(FILTER_RATE) in matching]
             if arms and control is not task.arms[0]:
                 compared.append(replace(task, arms=[control, *arms]))
     return against_baseline(compared)

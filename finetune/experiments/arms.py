@@ -16,10 +16,11 @@ from typing import Any
 
 import hf_graphattn as ga
 import tasks
-from finetune.errors import meant, refusal
+from finetune.errors import did_you_mean, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.groups import FILTER_RATE
 from finetune.settings.schema import Run, Schema
+from finetune.settings.training import check_schedule
 from finetune.settings.variants import NO_VARIANT
 
 SPACES = Path(__file__).parents[1] / "spaces"
@@ -100,8 +101,9 @@ class Script:
         Raises ``Refused`` for flags that the script would refuse before it loads anything, and for
         an arm's own learning rate of scalars that are not learned.
         """
-        others = variants.fitting(common, arm.flags["variant"])
+        others = variants.without_others(common, arm.flags["variant"])
         run = self.schema.run({"output_dir": ".", **others, **arm.flags})
+        check_schedule(run.train)
         rate = run.filter.filter_learning_rate
         if rate is None or run.learns_scalars():
             return run
@@ -152,7 +154,10 @@ def read(path: str) -> dict[str, dict[str, Any]]:
         if not isinstance(flags, dict | None):
             remedy = "Put the arm's flags into braces, or each on an indented line."
             raise refusal(f"arms {path}, {name}", flags, f"`{form}`", remedy)
-    return {str(name): flags or {} for name, flags in data.items()}
+    return {
+        str(name): {flag: value for flag, value in (flags or {}).items() if value is not None}
+        for name, flags in data.items()
+    }
 
 
 def _arm(name: str, flags: Mapping[str, Any], known: Iterable[str], script: Script) -> Arm:
@@ -250,7 +255,7 @@ def _part(part: Mapping[str, Any], script: Script, variant: str, ranges: bool) -
         if flag not in allowed:
             owners = ", ".join(variants.owners(flag))
             remedy = f"It is a setting of {owners}." if owners else "Sweep one of these."
-            remedy = meant([flag], allowed, remedy)
+            remedy = did_you_mean([str(flag)], allowed, remedy)
             raise refusal(f"space, flag {flag}", values, ", ".join(allowed), remedy)
         if isinstance(values, dict) and not ranges:
             remedy = "List the values, or use --method optuna --trials N."
@@ -277,7 +282,7 @@ def _range(flag: str, values: Mapping[str, Any], schema: Schema[Any, Any]) -> An
     try:
         kind = kinds.get(schema.flags()[flag].kind)
         numbers = {n: v for n, v in values.items() if n != "log"}
-        typed = {n: schema.typed({flag: v}, "space")[flag] for n, v in numbers.items()}
+        typed = {n: schema.typed({flag: v}, "space").get(flag) for n, v in numbers.items()}
         if kind is None or not all(map(math.isfinite, typed.values())):
             raise ValueError("these are no numbers")
         return kind(**{**values, **typed})

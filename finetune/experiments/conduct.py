@@ -50,10 +50,12 @@ def conduct(experiment: Experiment, argv: Sequence[str]) -> int:
     reasons: dict[str, str] = {}
     if not options.report_only:
         with executors.opened(options) as executor:
+            ended: list[Job] = []
 
             def run(jobs: Sequence[Job]) -> None:
-                how = Options(launcher, options.keep_models)
+                how = Options(launcher, options.keep_models, one_ran=bool(ended))
                 reasons.update(execute.execute(jobs, how, executor, summary=_summary))
+                ended.extend(jobs)
 
             run(jobs)
             if experiment.is_search:

@@ -168,6 +168,7 @@ class Options:
         home: the folder in which relative paths begin, on other machines as on this one.
         env: environment variables beside those of the process that does the run.
         owner: for whom; `stop` takes it.
+        one_ran: whether a run of the same experiment ended before: its common flags are right.
     """
 
     launcher: Sequence[str] = ()
@@ -175,6 +176,7 @@ class Options:
     home: Path = field(default_factory=Path.cwd)
     env: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
+    one_ran: bool = False
 
 
 @dataclass(frozen=True)
@@ -333,7 +335,7 @@ def execute(
     submit: Callable[..., Future[Outcome]] = executor.submit
     if before := len(jobs) - len(waiting):
         log(f"{before} of {len(jobs)} runs were done before")
-    one_ran = before > 0
+    one_ran = options.one_ran or before > 0
     futures: dict[Future[Outcome], Job] = {submit(job, options): job for job in waiting}
     try:
         for ended, future in enumerate(as_completed(futures), before + 1):

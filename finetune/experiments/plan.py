@@ -88,7 +88,7 @@ class Experiment:
             metric = f"eval_{known.main_metric}{known.validation_splits[0].key_suffix}"
         name = f"{task or OWN_DATA}/{arm.name}/seed-{seed}"
         run = run.training(seed=seed, output_dir=str(self.options.output_dir.absolute() / name))
-        title = task or run.data.own_name or OWN_DATA
+        title = task or run.data.data_name or OWN_DATA
         return Job(name, self.script.path.absolute(), run, arm, title, metric)
 
 

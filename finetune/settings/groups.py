@@ -45,7 +45,7 @@ class SourceArguments:
         at_least(self, 1, "max_train_samples", "max_eval_samples", "max_predict_samples")
 
     @property
-    def own_name(self) -> str | None:
+    def data_name(self) -> str | None:
         """The name of the data set, folder or file to train on, without its suffix."""
         if self.train_file is not None:
             return Path(self.train_file).stem

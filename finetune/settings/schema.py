@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar, get_args, get_type_h
 from transformers import HfArgumentParser
 
 import hf_graphattn as ga
-from finetune.errors import Refused, meant, refusal
+from finetune.errors import Refused, did_you_mean, refusal
 from finetune.settings import recipes, variants
 from finetune.settings.flags import FOLDER_PATH, ID_OR_PATH, PATH, SEE, LineParser
 from finetune.settings.groups import FILTER_RATE, FilterArguments, ModelSource, SourceArguments
@@ -197,7 +197,7 @@ class Schema(Generic[Data, Model]):
             return values
         flags = self.typed(recipes.read(path), f"recipe {path}")
         if (variant := values.get("variant")) not in (None, flags.get("variant")):
-            flags = variants.fitting(flags, variant)
+            flags = variants.without_others(flags, variant)
             if "variant" in flags:
                 flags.pop(FILTER_RATE, None)  # of the scalars of another filter
         both = flags | values
@@ -208,7 +208,7 @@ class Schema(Generic[Data, Model]):
         namespace, unknown = self.parser().parse_known_args(argv)
         if unknown:
             names = [x.partition("=")[0][2:].replace("-", "_") for x in unknown if x[:2] == "--"]
-            hint = meant(names, self.flags(), SEE, sign="--")
+            hint = did_you_mean(names, self.flags(), SEE, sign="--")
             raise Refused(f"unrecognized arguments: {' '.join(unknown)}. {hint}")
         values = vars(namespace)
         if values["do_eval"] and not values["do_train"]:
@@ -222,7 +222,7 @@ class Schema(Generic[Data, Model]):
         """
         names, made = [name for name in self.flags() if name != "recipe"], {}
         if unknown := {str(name): value for name, value in values.items() if name not in names}:
-            remedy = meant(unknown, names, "Drop or rename it.")
+            remedy = did_you_mean(unknown, names, "Drop or rename it.")
             raise refusal(f"{source}, flag {', '.join(unknown)}", unknown, ", ".join(names), remedy)
         for name, value in values.items():
             _, kind, repeats, _ = self.flags()[name]
@@ -275,14 +275,14 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         value = "no"
     if choices := get_args(kind):
         if value not in choices:
-            remedy = meant([str(value)], choices, "Choose one of these.")
+            remedy = did_you_mean([str(value)], choices, "Choose one of these.")
             raise refusal(name, value, ", ".join(choices), remedy)
         return value
     try:
-        if isinstance(value, dict | list) or isinstance(value, bool) != (kind is bool):
+        if isinstance(value, dict | list | None) or isinstance(value, bool) != (kind is bool):
             raise ValueError
         return kind(value if kind in (bool, float) else str(value))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # YAML has dates, too
         what = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
         raise refusal(name, value, what[kind], "Give such a value.") from error
 

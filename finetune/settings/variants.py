@@ -11,7 +11,7 @@ from dataclasses import fields, make_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import hf_graphattn as ga
-from finetune.errors import meant, refusal
+from finetune.errors import did_you_mean, refusal
 from finetune.settings.flags import flag
 
 NO_VARIANT = "none"
@@ -22,7 +22,7 @@ def checked_variant(name: str | None) -> str:
     """The name, if it is plain attention's or a registered variant's; else ``ValueError``."""
     allowed = [NO_VARIANT, *ga.variant_configs()]
     if name not in allowed:
-        remedy = meant([str(name)], allowed, "Choose one of these with --variant.")
+        remedy = did_you_mean([str(name)], allowed, "Choose one of these with --variant.")
         raise refusal("variant", name, ", ".join(allowed), remedy)
     return name
 
@@ -33,7 +33,7 @@ def owners(setting: str) -> list[str]:
     return [variant for variant, each in configs if setting in (f.name for f in fields(each))]
 
 
-def fitting(flags: Mapping[str, Any], variant: str) -> dict[str, Any]:
+def without_others(flags: Mapping[str, Any], variant: str) -> dict[str, Any]:
     """The flags without those settings that only other variants have."""
     return {n: v for n, v in flags.items() if variant in (owners(n) or [variant])}
 

@@ -107,7 +107,9 @@ def test_a_recipe_gives_common_flags_and_the_arms_own_win(tmp_path: Path) -> Non
 
 def test_arms_of_a_file_and_of_flags(tmp_path: Path) -> None:
     path = tmp_path / "arms.yaml"
-    path.write_text("plain: {variant: none}\ngfsa: {order: 7}\nplat: {p: 2.0, trainable: p}\n")
+    path.write_text(
+        "plain: {variant: none}\ngfsa: {variant: null, order: 7}\nplat: {p: 2.0, trainable: p}\n"
+    )
     lines = ["wide: --variant gfsa --order 9 --w_0 -1e-3", "plat: --eps 0.1"]
     names = ["plat", "plain", "gfsa", "wide"]
     jobs = planned(
@@ -148,6 +150,7 @@ def test_arms_named_by_their_flags_alone_are_all_there_are(
         ({}, ("--seed", "3"), r"--seed is 'given'; allowed: flags that all runs can have"),
         ({}, ("--overwrite_output_dir",), r"--overwrite_output_dir is 'given'"),
         ({}, ("--epochs", "3"), r"unrecognized arguments: --epochs 3"),
+        ({}, ("--lr_scheduler_kwargs", '{"num_cycles": 1}'), r"Arm none: lr_scheduler_kwargs of l"),
         (
             {"variants": ["none", "plat"], "variant_flags": ["plat: --filter_learning_rate 0.1"]},
             (),
@@ -172,6 +175,7 @@ def test_what_cannot_be_compared_is_refused(
             r"arm gfsa, flag ordr is .* Did you mean order",
         ),
         ("none: {}\na/b: {variant: gfsa}", "an arm's name is 'a/b'"),
+        ("none: {}\ndeep: {variant: null}", "variants is 'deep'; allowed: none, deep"),
     ],
 )
 def test_a_file_that_holds_no_arms_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -80,11 +80,16 @@ def test_values_lead_the_search_in_the_metrics_direction(fake: Path) -> None:
     assert means == sorted(means)
 
 
-def test_what_failed_is_tried_again(fake: Path) -> None:
+@pytest.mark.parametrize("error", ["stopped", "error: order is 4; allowed: others."])
+def test_what_failed_is_tried_again(fake: Path, error: str) -> None:
+    """A setting that the script refuses does not stop the others: plain attention has ended."""
+    script = fake / "glue.py"
+    script.write_text(script.read_text().replace("stopped", error))
     (fake / "out").mkdir()
     (fake / "out/stop").touch()
     assert search(fake, 2, "--seeds", "1") == 1
     failed = names(fake)
+    assert len(failed) == 3
     (fake / "out/stop").unlink()
     assert search(fake, 2, "--seeds", "1") == 0
     assert names(fake) == failed
@@ -116,6 +121,7 @@ def test_a_metric_that_does_not_say_its_direction_needs_one(fake: Path) -> None:
         ("order: {low: 2.5, high: 9}", r"order is .*allowed: low below high.*whole number"),
         ("w_0: {low: 1, high: -1}", r"w_0 is .*allowed: low below high"),
         ("w_0: {low: 0, high: .inf}", r"w_0 is .*these are no numbers"),
+        ("w_0: {low: null, high: 1}", r"w_0 is .*allowed: low below high"),
         ("w_0: {low: 0, high: 1, log: true}", r"w_0 is .*low > 0"),
         ("w_0: {min: 0, max: 1}", r"w_0 is \{'min'.*Write \{low: 1, high: 2\}"),
         ("trainable: {low: 0, high: 1}", r"these are no numbers"),

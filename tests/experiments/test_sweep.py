@@ -137,6 +137,7 @@ def test_a_metric_of_an_own_module_is_measured_by_the_runs_and_compared(fake: Pa
             (),
             r"flag ordr is \[2\]; allowed: .*learning_rate, .*order, .*w_K.* Did you mean order",
         ),
+        ("4: [2]", (), r"flag 4 is \[2\]; allowed: "),
         ("p: [2.0]", (), r"flag p is \[2.0\]; allowed: .*w_0.* It is a setting of plat"),
         ("order: []", (), r"order is \[\]; allowed: one or more values"),
         ("order: {low: 2, high: 10}", (), r"a list with method grid.*--method optuna --trials"),

@@ -182,9 +182,9 @@ def test_a_mistyped_path_has_a_question(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_names_like_others() -> None:
     known = ["num_train_epochs", "learning_rate", "eval_steps", "logging_steps", "save_steps"]
-    assert errors.meant(["epochs"], known, sign="--") == "Did you mean --num_train_epochs?"
-    assert errors.meant(["learning_ratt"], known) == "Did you mean learning_rate?"
-    assert errors.meant(["x"], known, "Choose one.") == "Choose one."
+    assert errors.did_you_mean(["epochs"], known, sign="--") == "Did you mean --num_train_epochs?"
+    assert errors.did_you_mean(["learning_ratt"], known) == "Did you mean learning_rate?"
+    assert errors.did_you_mean(["x"], known, "Choose one.") == "Choose one."
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -107,6 +107,8 @@ def test_another_variant_leaves_the_recipes_learning_rate_of_the_scalars(tmp_pat
         ("- seed", "a file of lines `flag: value`"),
         ("seed: [", "allowed: valid YAML"),
         ("order: none", "order is 'none'; allowed: a whole number"),
+        ("metric: [null]", "metric is None; allowed: a text"),
+        ("learning_rate: 2026-11-24", "learning_rate is .*; allowed: a number"),
     ],
 )
 def test_refusals(tmp_path: Path, text: str, message: str) -> None:

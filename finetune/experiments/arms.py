@@ -282,7 +282,9 @@ def _range(flag: str, values: Mapping[str, Any], schema: Schema[Any, Any]) -> An
     try:
         kind = kinds.get(schema.flags()[flag].kind)
         numbers = {n: v for n, v in values.items() if n != "log"}
-        typed = {n: schema.typed({flag: v}, "space").get(flag) for n, v in numbers.items()}
+        typed: dict[str, Any] = {
+            n: schema.typed({flag: v}, "space").get(flag) for n, v in numbers.items()
+        }
         if kind is None or not all(map(math.isfinite, typed.values())):
             raise ValueError("these are no numbers")
         return kind(**{**values, **typed})

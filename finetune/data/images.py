@@ -110,9 +110,9 @@ class Images:
     def _image(self, row: int, value: Mapping[str, Any] | None) -> Image:
         """The image, upright as its camera says."""
         value = dict(value or {"bytes": None, "path": None})
-        what = (
-            f"In {self._row_name(row)}, the image{' ' * bool(value['path'])}{value['path'] or ''}"
-        )
+        what = f"In {self._row_name(row)}, the image"
+        if value["path"]:
+            what += f" {value['path']}"
         try:
             image = datasets.Image().decode_example(value)
         except Exception as error:  # of whichever of Pillow's readers finds the fault

@@ -45,8 +45,8 @@ def claimed(settings: Run[Any, Any], accelerator: Accelerator) -> Iterator[None]
     """Work in the run's folder alone; its main process has the lock until the end.
 
     Raises:
-        Refused: on all of its processes if another run is at work there, if what is there is
-            another run's, or if the folder cannot be written to.
+        Refused: another run is at work there, what is there is another run's, or the folder
+            cannot be written to. Every process of the run raises it.
     """
     with ExitStack() as stack:
         refused = None

@@ -26,7 +26,8 @@ def run(trainer: Trainer, processor: Any) -> dict[str, Any]:
     """Train, or only evaluate, as the flags say, and write what comes of it; returns the results.
 
     Raises:
-        CheckpointError: a checkpoint that does not fit, ``SaveError`` for a full disk.
+        CheckpointError: a checkpoint does not fit.
+        SaveError: the disk is full.
     """
     accelerator, settings = trainer.accelerator, trainer.settings
     train, is_main, family = settings.train, accelerator.is_main_process, trainer.task.family

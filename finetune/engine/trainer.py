@@ -104,7 +104,7 @@ class Trainer:
         """Train and evaluate until the last update or the end of patience; then the best weights.
 
         Raises:
-            DivergedError: with the step if the loss becomes NaN or infinite.
+            DivergedError: the loss becomes NaN or infinite; the message names the step.
         """
         progress = self.progress
         self._log.start(progress.step)

@@ -29,7 +29,7 @@ def tuned(model: PreTrainedModel, arguments: TuningArguments) -> Any:
     """The model with what is not to be trained frozen; with LoRA, a `PeftModel`.
 
     Raises:
-        ValueError: for ``peft filters`` on a model whose filters learn nothing.
+        ValueError: ``peft filters`` with a model whose filters learn nothing.
     """
     if arguments.peft == "filters":
         model = _with_filters_alone(model)

@@ -130,9 +130,8 @@ def _flags(of_script: tuple[Any, ...], configs: tuple[tuple[str, type], ...]) ->
     for group in groups:
         hints = get_type_hints(group)
         for each in fields(group):
-            first = [c for c in group.__mro__ if each.name in vars(c).get("__annotations__", {})][
-                -1
-            ]
+            classes = reversed(group.__mro__)
+            first = next(c for c in classes if each.name in vars(c).get("__annotations__", {}))
             kind = variants.flag_kind(hints[each.name])
             made[each.name] = _Flag(each, *kind, getattr(first, "TITLE", "flags"))
     return made
